@@ -1,0 +1,202 @@
+"""Settings: frozen values with their units, and the only reader of environment variables.
+
+Everything else takes settings as values. `Settings.from_env` reads `COORDINATOR_…`; the SDK reads its own `ANTHROPIC_…`.
+`Clock` is where time comes from, so that tests own it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from worker_agent.errors import ConfigError
+
+DEFAULT_MODEL = "claude-sonnet-5-5"
+DEFAULT_SMALL_MODEL = "claude-haiku-5-5"
+
+# Taken out of every environment that a tool, hook or server sees: prefixes, and endings of names that hold credentials.
+SECRET_PREFIXES = (
+    "ANTHROPIC_", "AWS_", "AZURE_", "CLAUDE_CODE_OAUTH", "COORDINATOR_DATABASE_URL", "COORDINATOR_SERVE_TOKEN",
+    "GOOGLE_APPLICATION_", "OPENAI_",
+)  # fmt: skip
+SECRET_ENDINGS = (
+    "_ACCESS_KEY", "_API_KEY", "_CREDENTIALS", "_PASSWD", "_PASSWORD", "_PRIVATE_KEY", "_SECRET", "_SECRET_KEY", "_TOKEN",
+)  # fmt: skip
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since the epoch, UTC."""
+        ...
+
+    def monotonic(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrySettings:
+    """The schedule of model calls. Durations in seconds."""
+
+    max_tries: int = 10
+    first_delay: float = 0.5
+    max_delay: float = 32.0
+    jitter: float = 0.25  # share of the delay added at most
+    max_retry_after: float = 3600.0  # a longer wait ends the call at once
+    overloads_before_fallback: int = 3
+    silence: float = 90.0  # without a content event the stream is dead
+    connect_timeout: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSettings:
+    max_turns: int | None = None
+    max_output_tokens: int | None = None  # per call; None = default_output_tokens of the model table
+    default_output_tokens: int = 16_000
+    escalated_output_tokens: int = 64_000
+    max_output_recoveries: int = 3
+    max_stop_hook_blocks: int = 8
+    token_budget: int | None = None  # tokens of output a turn may use (`+500k`)
+    token_budget_share: float = 0.9
+    diminishing_continuations: int = 3
+    diminishing_tokens: int = 500
+    identical_calls_before_warning: int = 5
+    tool_use_summaries: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSettings:
+    """Sizes in characters unless said otherwise, durations in seconds."""
+
+    max_concurrency: int = 10
+    result_cap: int = 50_000
+    preview: int = 2_000
+    message_cap: int = 200_000
+    bash_timeout: float = 120.0
+    bash_max_timeout: float = 600.0
+    bash_output: int = 30_000
+    bash_file_cap: int = 64 * 1024 * 1024  # bytes on disk for one command's output
+    kill_grace: float = 2.0
+    read_lines: int = 2_000
+    read_bytes: int = 256 * 1024
+    web_bytes: int = 10 * 1024 * 1024
+    web_timeout: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSettings:
+    """Tokens unless said otherwise."""
+
+    auto_compact: bool = True
+    auto_compact_buffer: int = 13_000
+    blocking_buffer: int = 3_000
+    summary_reserve: int = 20_000
+    max_compact_failures: int = 3
+    microcompact_keep: int = 5
+    microcompact_cold: float = 3600.0  # seconds since the last assistant message
+    collapse: bool = True
+    collapse_commit: float = 0.90  # share of the effective window
+    collapse_block_spawns: float = 0.95
+    rebuild_files: int = 5
+    rebuild_file_tokens: int = 5_000
+    rebuild_files_tokens: int = 50_000
+    image_tokens: int = 2_000
+    window: int | None = None  # overrides the model's own
+    max_media: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All of it. `home` is the data directory; None = the user's data directory of the platform."""
+
+    model: str = DEFAULT_MODEL
+    worker_model: str | None = None
+    fallback_model: str | None = None
+    small_model: str = DEFAULT_SMALL_MODEL
+    home: Path | None = None
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    loop: LoopSettings = field(default_factory=LoopSettings)
+    tools: ToolSettings = field(default_factory=ToolSettings)
+    context: ContextSettings = field(default_factory=ContextSettings)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Settings out of `COORDINATOR_…` variables, named as the field (`COORDINATOR_MAX_TOOL_CONCURRENCY` and
+        `COORDINATOR_TOOLS_MAX_CONCURRENCY` are one). A value that cannot be read raises `ConfigError`."""
+        env = os.environ if environ is None else environ
+        settings = cls(
+            model=env.get("COORDINATOR_MODEL") or env.get("ANTHROPIC_MODEL") or DEFAULT_MODEL,
+            worker_model=env.get("COORDINATOR_WORKER_MODEL") or None,
+            fallback_model=env.get("COORDINATOR_FALLBACK_MODEL") or None,
+            small_model=env.get("COORDINATOR_SMALL_MODEL") or DEFAULT_SMALL_MODEL,
+            home=Path(env["COORDINATOR_HOME"]).expanduser() if env.get("COORDINATOR_HOME") else None,
+        )
+        aliases = {"COORDINATOR_MAX_TOOL_CONCURRENCY": "COORDINATOR_TOOLS_MAX_CONCURRENCY"}
+        env = {aliases.get(k, k): v for k, v in env.items() if k.startswith("COORDINATOR_")}
+        groups = {}
+        for group in ("retry", "loop", "tools", "context"):
+            value = getattr(settings, group)
+            groups[group] = _read_group(value, f"COORDINATOR_{group.upper()}_", env)
+        return replace(settings, **groups)
+
+
+def _read_group(group: Any, prefix: str, env: Mapping[str, str]) -> Any:
+    changes = {}
+    for spec in fields(group):
+        name = prefix + spec.name.upper()
+        if raw := env.get(name):
+            changes[spec.name] = _parse(name, raw, str(spec.type))
+    return replace(group, **changes)
+
+
+def _parse(name: str, raw: str, kind: str) -> Any:
+    try:
+        if kind.startswith("bool"):
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[raw.lower()]
+        return int(raw) if kind.startswith("int") else float(raw)
+    except (KeyError, ValueError):
+        raise ConfigError(f"{name}={raw!r} cannot be read as {kind.split(' ')[0]}") from None
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an environment variable of this name holds a credential."""
+    upper = name.upper()
+    return upper.startswith(SECRET_PREFIXES) or upper.endswith(SECRET_ENDINGS)
+
+
+def tool_environment(environ: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:
+    """The environment a tool's process gets: credentials out, `extra` in. No editor or pager may wait for a person."""
+    env = os.environ if environ is None else environ
+    kept = {k: v for k, v in env.items() if not is_secret_name(k)}
+    quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "EDITOR": "true", "VISUAL": "true", "PAGER": "cat", "GIT_PAGER": "cat"}
+    return kept | quiet | extra
+
+
+def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Values of credentials in the environment, longest first, to be redacted wherever text is stored or shown.
+    Values under 8 characters are left out: redacting them would tear ordinary text apart."""
+    env = os.environ if environ is None else environ
+    found = {v for k, v in env.items() if is_secret_name(k) and len(v) >= 8}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def jittered(delay: float, share: float, rng: random.Random) -> float:
+    """`delay` plus up to `share` of it: never less, so that a server's own wait is kept."""
+    return delay * (1 + share * rng.random())

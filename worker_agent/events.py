@@ -1,0 +1,123 @@
+"""What an observer of an agent may see. Every event is frozen and carries plain values.
+
+`query()` yields these and ends with one `Terminal` (see `loop/state.py`); `QueryEngine.submit_message` yields these and
+ends with one `Result`. Observers get copies enriched for reading; nothing they see is what is sent to the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker_agent.messages import Message, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStarted:
+    """A model call begins. `attempt` counts from 1."""
+
+    model: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAdded:
+    """A complete message joined the conversation."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A message or partial text already shown does not count any more."""
+
+    message_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """`activity` says in a few words what the tool does now, e.g. ``Grep "import " src``."""
+
+    tool_use_id: str
+    name: str
+    input: Mapping[str, Any]
+    activity: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgress:
+    tool_use_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    tool_use_id: str
+    name: str
+    is_error: bool
+    duration: float  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the person should know: `kind` is one of api_retry, model_fallback, compaction, collapse, hook,
+    tool_use_summary, budget, refusal, interrupted, config, interrupted_tools."""
+
+    kind: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionDenial:
+    tool_name: str
+    tool_use_id: str
+    tool_input: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How one submitted prompt ended. Durations in seconds; `cost_usd` is None when a price is unknown."""
+
+    text: str
+    reason: str  # a Terminal reason, or `budget`, `schema`
+    is_error: bool
+    turns: int
+    duration: float
+    duration_api: float
+    usage: Usage
+    usage_by_model: Mapping[str, Usage]
+    cost_usd: float | None
+    denials: tuple[PermissionDenial, ...] = ()
+    error: str | None = None
+    error_kind: str | None = None
+    retryable: bool = False
+    structured: Any = None
+    salvaged: bool = False  # the last answer was empty; `text` is the last real text
+
+
+Event = (
+    RequestStarted
+    | TextDelta
+    | ThinkingDelta
+    | MessageAdded
+    | Tombstone
+    | ToolStarted
+    | ToolProgress
+    | ToolFinished
+    | Notice
+    | Result
+)
