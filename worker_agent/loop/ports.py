@@ -1,0 +1,159 @@
+"""What the loop needs from outside, as protocols satisfied by shape: who remembers, who sends, who pays, who objects.
+
+The `coordinator` package satisfies them over the `tasks` store; `session/transcript.py` has an in-memory journal for
+an agent that nobody needs to resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from worker_agent.api.client import ModelInfo, ModelRequest
+from worker_agent.messages import Message, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A part of an unfinished turn that must survive a crash.
+
+    `answer`: the closed blocks so far of the answer `message_id`, recorded before one of its calls with side effects
+    starts. `result`: one finished `tool_result` block, in `blocks[0]`, of the results message `message_id`. Both are
+    superseded by the whole message when that is appended."""
+
+    kind: Literal["answer", "result"]
+    message_id: str
+    blocks: tuple[Any, ...]
+    model: str | None = None
+
+
+class Journal(Protocol):
+    """The transcript of one agent: append-only, in order."""
+
+    async def append(self, messages: Sequence[Message], consumed: Sequence[str] = ()) -> None:
+        """Durable on return, in one transaction with marking the deliveries `consumed`. Raises if this process does
+        not own the agent any more (fenced): the loop must stop at once."""
+        ...
+
+    async def step(self, step: Step) -> None:
+        """Durable on return."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A message from outside for this agent, and the deliveries that are consumed when it is stored."""
+
+    message: Message
+    deliveries: tuple[str, ...] = ()
+
+
+class Inbox(Protocol):
+    """Queued messages for this agent: task notifications, SendMessage, what a person typed."""
+
+    async def take(self) -> Sequence[Attachment]:
+        """What is ready now, oldest first; several notifications travel in one message. Does not consume: what is
+        not appended to the journal is offered again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StopVerdict:
+    """What the stop hooks say: `blocking` errors send the agent back to work, `prevent` forbids going on."""
+
+    blocking: tuple[str, ...] = ()
+    prevent: str | None = None
+
+
+class StopHooks(Protocol):
+    async def stop(self, last_message: str, stop_hook_active: bool) -> StopVerdict: ...
+
+
+class Reservation(Protocol):
+    """Budget held for one call. `notice` is something the agent must be told now (80 % used), once."""
+
+    notice: str | None
+    last_call: bool  # the budget is used up: this is the one tool-free call to report with
+
+    def settle(self, model: str, usage: Usage | None) -> None:
+        """Book what was used (None: nothing came back) and give back the rest. A second call does nothing."""
+        ...
+
+
+class Budget(Protocol):
+    async def reserve(self, request: ModelRequest, prompt_tokens: int) -> Reservation:
+        """Hold what this call may cost at most. Raises `ModelError` of kind BUDGET when nothing is left at all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """A conversation after a compaction: `messages` is what stands for the history from now on, `added` those of
+    them that are new and must be stored (boundary, summary, what was rebuilt)."""
+
+    messages: tuple[Message, ...]
+    added: tuple[Message, ...]
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The view to send. `compacted` when autocompact ran; `blocking` when the hard limit is reached (tokens)."""
+
+    view: tuple[Message, ...]
+    tokens: int
+    compacted: Compacted | None = None
+    blocking: bool = False
+    context_management: dict[str, Any] | None = None
+    betas: tuple[str, ...] = ()
+    compact_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """Autocompact's memory, kept in `State`."""
+
+    turn_id: str = ""
+    turns_since_compaction: int = 0
+    consecutive_failures: int = 0
+
+
+class ContextPort(Protocol):
+    """The five steps of `context/pipeline.py`, and what mends a prompt that is too long."""
+
+    async def prepare(self, messages: tuple[Message, ...], info: ModelInfo, tracking: Tracking) -> Prepared: ...
+
+    def drain_collapses(self, messages: tuple[Message, ...]) -> bool:
+        """Commit every staged collapse; whether there was one."""
+        ...
+
+    async def compact(
+        self, messages: tuple[Message, ...], info: ModelInfo, trigger: str, instructions: str = ""
+    ) -> Compacted | None:
+        """A full compaction now (`reactive`, `manual`); None if it failed."""
+        ...
+
+    def turn_ended(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
+        """A turn's tools are done: stage collapses in the background while the model works."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The ports of an agent without inbox, hooks, budget."""
+
+    notice: str | None = field(default=None, init=False)
+    last_call: bool = field(default=False, init=False)
+
+    async def take(self) -> Sequence[Attachment]:
+        return ()
+
+    async def stop(self, last_message: str, stop_hook_active: bool) -> StopVerdict:
+        return StopVerdict()
+
+    async def reserve(self, request: ModelRequest, prompt_tokens: int) -> Reservation:
+        return self
+
+    def settle(self, model: str, usage: Usage | None) -> None:
+        return None

@@ -1,0 +1,266 @@
+"""`Tool`, `ToolContext`, `ToolResult`: what a tool is, what it is given, what it answers.
+
+Two kinds of failure, typed (`errors.py`): a `ToolError` the model can mend, a `TurnOver` that ends the turn. Any other
+exception is a bug of the tool; `lifecycle.py`, and only it, turns it into a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from worker_agent.config import Clock, SystemClock, ToolSettings
+from worker_agent.events import PermissionDenial
+from worker_agent.messages import Block
+
+Input = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """The call may run, with `updated_input` in place of the model's where a hook or a person changed it."""
+
+    updated_input: Input | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """The call must not run; `reason` goes to the model and into the list of denials."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A person must say; without one it is a denial. `suggestion` is a rule that would allow it for good."""
+
+    reason: str
+    suggestion: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passthrough:
+    """This gate has no opinion; the next one decides."""
+
+
+Decision = Allow | Deny | Ask | Passthrough
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call gives back. `content` is text or a list of blocks (text, image, document). `output_file` is where the
+    whole of a shortened output lies. `end_turn` asks the loop to stop after this turn."""
+
+    content: str | Sequence[Block]
+    is_error: bool = False
+    output_file: Path | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)  # for hooks (`tool_response`) and observers
+
+
+class PermissionPolicy(Protocol):
+    """Rules and mode of one agent. See `permissions.py`."""
+
+    mode: str
+
+    async def decide(self, tool: Tool, input: Input, context: ToolContext) -> Decision:
+        """deny rule → ask rule → the tool's own check → mode → allow rule; `Ask` where a person must say."""
+        ...
+
+    def removes(self, tool_name: str) -> bool:
+        """Whether a bare-name deny takes the tool out of the model's list."""
+        ...
+
+
+class Approver(Protocol):
+    """A person, where there is one."""
+
+    async def ask(self, tool: Tool, input: Input, ask: Ask, context: ToolContext) -> Allow | Deny: ...
+
+
+class ToolHooks(Protocol):
+    """Hooks around a tool call; see `hooks.py`. Each may raise `TurnOver`."""
+
+    async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse: ...
+
+    async def post_tool_use(
+        self, tool_name: str, input: Input, tool_use_id: str, result: ToolResult, duration: float
+    ) -> PostToolUse: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreToolUse:
+    """`decision` is Passthrough when no hook decided; `context` is text for the model beside the result."""
+
+    decision: Decision = Passthrough()
+    updated_input: Input | None = None
+    context: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PostToolUse:
+    """`feedback` (from exit code 2 or `decision: block`) and `context` go to the model with the result."""
+
+    feedback: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    updated_output: str | None = None
+
+
+class NoHooks:
+    async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse:
+        return PreToolUse()
+
+    async def post_tool_use(
+        self, tool_name: str, input: Input, tool_use_id: str, result: ToolResult, duration: float
+    ) -> PostToolUse:
+        return PostToolUse()
+
+
+@dataclass(slots=True)
+class ReadFile:
+    """What an agent knows of a file it read or wrote: enough to notice that somebody changed it since."""
+
+    mtime_ns: int
+    size: int
+    digest: str  # sha256 of the bytes
+    partial: bool = False  # only a range was read
+    ranges: tuple[tuple[int, int], ...] = ()  # (offset, limit) already shown, for "unchanged" answers
+    order: int = 0  # rises with every read; the latest files are read afresh after a compaction
+
+
+@dataclass(slots=True)
+class ShellState:
+    """What lasts between shell calls of one agent."""
+
+    cwd: Path
+
+
+class BackgroundShells(Protocol):
+    """Where `Bash` with `run_in_background` puts a command: a `local_bash` task of its own."""
+
+    async def start(self, command: str, cwd: Path, description: str, context: ToolContext) -> Mapping[str, Any]:
+        """Answers at once with at least `task_id` and `output_file`."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolContext:
+    """Everything a tool may know and touch. One an agent; the executor gives each call a copy made by `for_call`,
+    whose caches (`read_files`, `shell`, `denials`) stay the agent's own.
+
+    `roots` are the directories the agent may read unasked (and write in `acceptEdits`): working directory, added
+    directories, scratchpad. `spill_dir` takes results over their cap. `environment` is what a process of a tool gets.
+    `redact` takes known secrets out of text before anyone sees or stores it."""
+
+    session_id: str
+    agent_id: str
+    task_id: str | None = None
+    cwd: Path
+    roots: tuple[Path, ...]
+    spill_dir: Path
+    scratchpad: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: ToolSettings = field(default_factory=ToolSettings)
+    clock: Clock = field(default_factory=SystemClock)
+    permissions: PermissionPolicy
+    approver: Approver | None = None
+    hooks: ToolHooks = field(default_factory=NoHooks)
+    background: BackgroundShells | None = None
+    sandbox: Callable[[Sequence[str], Path], Sequence[str]] | None = None  # argv, cwd → argv inside the sandbox
+    on_process: Callable[[int, float], None] | None = None  # (pid, start time) of every process tree begun
+    redact: Callable[[str], str] = field(default=lambda text: text)
+    read_files: dict[Path, ReadFile] = field(default_factory=dict)
+    shell: ShellState | None = None
+    denials: list[PermissionDenial] = field(default_factory=list)
+    # of one call
+    tool_use_id: str = ""
+    progress: Callable[[str], None] = field(default=lambda text: None)
+
+    def __post_init__(self) -> None:
+        if self.shell is None:
+            self.shell = ShellState(self.cwd)
+
+    def for_call(self, tool_use_id: str, progress: Callable[[str], None]) -> ToolContext:
+        return replace(self, tool_use_id=tool_use_id, progress=progress)
+
+
+class Tool:
+    """A tool: subclass it, set the class variables, implement `call`. Names and input fields are Claude's, so that
+    existing rules and hooks match. Instances are stateless towards agents: all state is in the context."""
+
+    name: ClassVar[str]
+    description: str  # a class or instance attribute; identical bytes for every agent of one definition
+    input_schema: ClassVar[Mapping[str, Any]]  # a JSON schema of type object, `additionalProperties: False`
+    result_cap: int | None = 50_000  # characters; None = the tool limits itself
+    main_field: ClassVar[str | None] = None  # the input field that rules' specifiers are about
+    ends_turn_on_interrupt: ClassVar[bool] = False
+
+    def is_read_only(self, input: Input) -> bool:
+        """Whether this very call has no side effects: it may be thrown away and run again."""
+        return False
+
+    def is_concurrency_safe(self, input: Input) -> bool:
+        """Whether this very call may run beside others. Raising counts as no."""
+        return self.is_read_only(input)
+
+    async def validate_input(self, input: Input, context: ToolContext) -> str | None:
+        """What is wrong with an input that fits the schema, in words for the model; None if nothing."""
+        return None
+
+    async def check_permissions(self, input: Input, context: ToolContext) -> Decision:
+        """The tool's own opinion, between the ask rules and the mode."""
+        return Passthrough()
+
+    async def call(self, input: Input, context: ToolContext) -> ToolResult:
+        """Run. Raises `ToolError` for what the model can mend. On cancellation everything begun is ended first."""
+        raise NotImplementedError
+
+    def activity(self, input: Input) -> str:
+        """What the call does, in a few words for a person: `Grep "import " src`."""
+        detail = input.get(self.main_field) if self.main_field else None
+        return f"{self.name} {detail}" if detail else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """How one `tool_use` ended: the block for the model, and what observers and the loop want to know.
+    `context` is text that hooks want beside the result; `stop` ends the turn (`hook_stopped`) after the results."""
+
+    tool_use_id: str
+    name: str
+    block: Block
+    is_error: bool
+    duration: float
+    read_only: bool
+    context: tuple[str, ...] = ()
+    stop: str | None = None
+    synthetic: bool = False  # it did not run: interrupted, discarded, cut
+
+
+class AbortSignal:
+    """A wish to stop, with its reason. Set once; the first reason stays. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason: str | None = None
+
+    def set(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+            self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self.reason is not None
+
+    async def wait(self) -> str:
+        await self._event.wait()
+        assert self.reason is not None
+        return self.reason
+
+
+RecordIntent = Callable[[str], Awaitable[None]]
+"""Called with a `tool_use_id` before a call with side effects starts; returns when the block is on disk."""
