@@ -45,6 +45,9 @@ class ErrorKind(StrEnum):
     REQUEST_TOO_LARGE = "request_too_large"  # 413, the body
     MAX_TOKENS_TOO_LARGE = "max_tokens_too_large"  # 400: the output cap does not fit model or window
     INVALID_REQUEST = "invalid_request"  # any other 400 / 422
+    REFUSAL = "refusal"  # the model declined; HTTP 200
+    EMPTY_ANSWER = "empty_answer"  # twice an answer without text and without tools
+    UNKNOWN_STOP = "unknown_stop"  # a stop reason nobody knows: never a success
     BUDGET = "budget"  # our own: the money or token budget is used up
     UNFORESEEN = "unforeseen"  # anything else
 

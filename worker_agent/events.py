@@ -22,6 +22,18 @@ class RequestStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCalled:
+    """A model call ended, well or not: what it used, booked once per `response_id` (None: it never began). `duration`
+    in seconds. Tries that were thrown away count too: they are billed."""
+
+    response_id: str | None
+    model: str
+    usage: Usage
+    duration: float
+    error: str | None = None  # an ErrorKind
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     text: str
 
@@ -111,6 +123,7 @@ class Result:
 
 Event = (
     RequestStarted
+    | ModelCalled
     | TextDelta
     | ThinkingDelta
     | MessageAdded

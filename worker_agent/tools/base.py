@@ -7,7 +7,8 @@ exception is a bug of the tool; `lifecycle.py`, and only it, turns it into a res
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -240,26 +241,45 @@ class ToolOutcome:
     synthetic: bool = False  # it did not run: interrupted, discarded, cut
 
 
+class Interrupted(Exception):
+    """Raised by `AbortSignal.guard` in place of the cancellation it caused."""
+
+
 class AbortSignal:
     """A wish to stop, with its reason. Set once; the first reason stays. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
         self.reason: str | None = None
+        self._waiting: set[asyncio.Task[Any]] = set()
 
     def set(self, reason: str) -> None:
         if self.reason is None:
             self.reason = reason
-            self._event.set()
+            for task in self._waiting:
+                task.cancel()
 
     @property
     def is_set(self) -> bool:
         return self.reason is not None
 
-    async def wait(self) -> str:
-        await self._event.wait()
-        assert self.reason is not None
-        return self.reason
+    @asynccontextmanager
+    async def guard(self) -> AsyncIterator[None]:
+        """What is awaited inside is cancelled when the signal is set, and `Interrupted` raised in its place. A
+        cancellation that comes from elsewhere passes as it is."""
+        if self.is_set:
+            raise Interrupted(self.reason)
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            # `uncancel` says how many others want this task to end: only our own wish becomes `Interrupted`.
+            if self.is_set and task.uncancel() == 0:
+                raise Interrupted(self.reason) from None
+            raise
+        finally:
+            self._waiting.discard(task)
 
 
 RecordIntent = Callable[[str], Awaitable[None]]
