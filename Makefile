@@ -1,0 +1,40 @@
+# Two commands: `make run` and `make test`. Both set up `.venv` first; set-up runs again only when what it depends on changed.
+
+PYTHON ?= $(shell for p in python3.11 python3 python3.14 python3.13 python3.12; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done || echo python3)
+VENV := .venv
+STAMP := $(VENV)/.set-up
+PYTEST := $(VENV)/bin/python -m pytest
+TESTS ?=
+
+GOAL ?= What does this repository do, how is it laid out, and how is it tested?
+DIR ?= .
+# Literally, whatever characters the goal holds; the recipe reads them from the environment.
+export COORDINATOR_MAKE_GOAL := $(value GOAL)
+export COORDINATOR_MAKE_DIR := $(value DIR)
+
+.PHONY: help setup run test test-slow clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make run [GOAL="…"] [DIR=path]   set up and survey a repository with the offline model'
+	@echo 'make test                        set up and run the tests (make test-slow: the slow ones)'
+	@echo 'make setup                       leave .venv/bin/coordinator'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt scripts/bootstrap.py
+	@$(PYTHON) scripts/bootstrap.py $(VENV) $(STAMP)
+
+run: $(STAMP)
+	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(VENV)/bin/coordinator run --offline \
+		--cwd "$$COORDINATOR_MAKE_DIR" -- "$$COORDINATOR_MAKE_GOAL"
+
+test: $(STAMP)
+	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(PYTEST) -m 'not slow and not real' -n auto --dist worksteal $(TESTS)
+
+test-slow: $(STAMP)
+	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(PYTEST) -m 'slow and not real' --timeout 600 $(TESTS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis
