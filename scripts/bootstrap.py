@@ -32,8 +32,10 @@ class SetupFailed(Exception):
 def run(command: Sequence[str | Path], *, quiet: bool = False) -> bool:
     """Whether the command ended well; its output goes to stderr, or nowhere when `quiet`."""
     output = subprocess.DEVNULL if quiet else sys.stderr
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}  # a build back end's page of advice is not for this person
+    argv = [str(part) for part in command]
     try:
-        done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT, env=environment)
     except OSError:
         return False
     return done.returncode == 0
