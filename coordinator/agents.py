@@ -1,0 +1,212 @@
+"""Agent definitions: what kinds of worker there are.
+
+1. The built-in `worker` is always there; a definition of the same name from a file stands in its place.
+2. Files are Markdown with YAML front matter, in `.claude/agents/**` from the working directory up to the repository root
+   (the nearest wins), in the same place of added directories, then under the user's home. The body is the whole system
+   prompt.
+3. What comes with a repository counts only when the directory is trusted; the caller says so.
+4. A file without `name` is documentation and passed over silently. Unknown fields never fail; what makes a definition
+   unusable becomes a `Problem` that names the file, and the definition is not loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from worker_agent.errors import ConfigError
+
+NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
+PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
+MODE_ALIASES = {"manual": "default", "auto": "default"}
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+# Names that other products give to our tools.
+TOOL_ALIASES = {
+    "Task": "Agent", "read_file": "Read", "run_shell_command": "Bash", "terminal": "Bash", "bash": "Bash", "replace": "Edit",
+    "file_editor": "Edit", "edit": "Edit", "grep_search": "Grep", "web_fetch": "WebFetch", "webfetch": "WebFetch",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDefinition:
+    """One kind of worker. `tools` None = all; `model` None = that of the parent."""
+
+    name: str
+    description: str
+    prompt: str
+    tools: tuple[str, ...] | None = None
+    disallowed_tools: tuple[str, ...] = ()
+    model: str | None = None
+    permission_mode: str | None = None
+    max_turns: int | None = None
+    effort: str | None = None
+    isolation: str | None = None
+    source: Path | None = None  # None = built in
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields nobody here reads
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a definition was not loaded, or what of it was passed over."""
+
+    source: Path
+    text: str
+    fatal: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """All definitions by name, and what was wrong with the others."""
+
+    by_name: Mapping[str, AgentDefinition]
+    problems: tuple[Problem, ...] = ()
+
+    def get(self, name: str) -> AgentDefinition:
+        """Raises `ConfigError` naming the kinds there are."""
+        if name in self.by_name:
+            return self.by_name[name]
+        raise ConfigError(f"there is no agent type {name!r}; there are: {', '.join(sorted(self.by_name))}")
+
+
+def prompt_text(name: str) -> str:
+    """A prompt file of this package."""
+    return resources.files("coordinator").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8").strip()
+
+
+def builtin() -> dict[str, AgentDefinition]:
+    worker = AgentDefinition(
+        name="worker",
+        description="Researches, implements or verifies one well-described piece of work with the full tool set.",
+        prompt=prompt_text("worker"),
+    )
+    return {worker.name: worker}
+
+
+def load(cwd: Path, *, trusted: bool, add_dirs: Sequence[Path] = (), user_dir: Path | None = None) -> Agents:
+    """The definitions that hold for `cwd`. `user_dir` is the directory that holds the user's own `agents/`."""
+    places = [user_dir / "agents"] if user_dir else []
+    if trusted:
+        levels = [*reversed(_levels(cwd)), *add_dirs]
+        places += [level / ".claude" / "agents" for level in levels]
+    found, problems = builtin(), []
+    for place in places:
+        here, wrong = _read_directory(place)
+        found |= here
+        problems += wrong
+    return Agents(found, tuple(problems))
+
+
+def _levels(cwd: Path) -> list[Path]:
+    """`cwd` and its parents up to the repository root; only `cwd` outside a repository."""
+    levels = []
+    for level in (cwd, *cwd.parents):
+        levels.append(level)
+        if (level / ".git").exists():
+            return levels
+    return [cwd]
+
+
+def _read_directory(place: Path) -> tuple[dict[str, AgentDefinition], list[Problem]]:
+    found: dict[str, AgentDefinition] = {}
+    problems: list[Problem] = []
+    for path in sorted(place.rglob("*.md")) if place.is_dir() else ():
+        try:
+            definition, notes = parse(path.read_text(encoding="utf-8"), path)
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(Problem(path, f"cannot be read: {error}"))
+            continue
+        except ConfigError as error:
+            problems.append(Problem(path, str(error)))
+            continue
+        problems += notes
+        if definition:
+            found[definition.name] = definition
+    return found, problems
+
+
+def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem]]:
+    """The definition in a file's text, None for documentation. Raises `ConfigError` for one that cannot be used."""
+    front, body = _front_matter(text)
+    if front.get("name") is None:
+        return None, []
+    name = str(front.pop("name"))
+    if not NAME.match(name):
+        raise ConfigError(f"name {name!r}: lower case letters, digits and hyphens only")
+    description = front.pop("description", None)
+    if not description:
+        raise ConfigError(f"agent {name!r} has no description")
+    tools = _names(front.pop("tools", None))
+    if tools is not None and not tools:
+        raise ConfigError(f"agent {name!r}: its list of tools is empty")
+    model = front.pop("model", None)
+    definition = AgentDefinition(
+        name=name,
+        description=str(description).strip(),
+        prompt=body.strip() or prompt_text("worker"),
+        tools=tools,
+        disallowed_tools=_names(front.pop("disallowedTools", None)) or (),
+        model=None if model in (None, "inherit") else str(model),
+        permission_mode=_mode(name, front.pop("permissionMode", None)),
+        max_turns=_positive(name, "maxTurns", front.pop("maxTurns", None)),
+        effort=_choice(name, "effort", front.pop("effort", None), EFFORTS),
+        isolation=_choice(name, "isolation", front.pop("isolation", None), ("worktree",)),
+        source=source,
+        extra=front,
+    )
+    ignored = sorted(map(str, front.keys() - {"color", "background"}))
+    notes = [Problem(source, f"passed over: {', '.join(ignored)}", fatal=False)] if ignored else []
+    return definition, notes
+
+
+def _front_matter(text: str) -> tuple[dict[str, Any], str]:
+    import yaml
+
+    match = re.match(r"\ufeff?---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", text, re.DOTALL)
+    if not match:
+        return {}, text
+    try:
+        front = yaml.safe_load(match[1])
+    except yaml.YAMLError as error:
+        # Descriptions with a colon in them are common and are no YAML: read such a file line by line.
+        front = dict(_plain_fields(match[1]))
+        if "name" not in front:
+            raise ConfigError(f"its front matter is no YAML: {str(error).splitlines()[0]}") from None
+    return (front if isinstance(front, dict) else {}), text[match.end() :]
+
+
+def _plain_fields(block: str) -> Iterable[tuple[str, str]]:
+    for line in block.splitlines():
+        key, colon, value = line.partition(":")
+        if colon and re.fullmatch(r"[A-Za-z_]+", key):
+            yield key, value.strip()
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    """Tool names of a comma string or a list; None where nothing is said or `*` allows all."""
+    if value is None:
+        return None
+    parts = re.split(r",(?![^(]*\))", value) if isinstance(value, str) else value
+    names = [str(part).strip() for part in parts] if isinstance(parts, list) else []
+    if "*" in names:
+        return None
+    return tuple(TOOL_ALIASES.get(name, name) for name in names if name)
+
+
+def _mode(agent: str, value: Any) -> str | None:
+    return _choice(agent, "permissionMode", MODE_ALIASES.get(value, value), PERMISSION_MODES)
+
+
+def _choice(agent: str, key: str, value: Any, choices: Sequence[str]) -> str | None:
+    if value is not None and value not in choices:
+        raise ConfigError(f"agent {agent!r}: {key} {value!r} is none of {', '.join(choices)}")
+    return value
+
+
+def _positive(agent: str, key: str, value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ConfigError(f"agent {agent!r}: {key} must be a whole number above 0")
+    return value

@@ -1,0 +1,61 @@
+"""How a run ends, seen from a shell: one table.
+
+0 done · 1 failed · 2 usage · 3 no such session or task · 4 not authenticated · 5 budget used up · 6 turn or time limit ·
+7 needs a person and there is none · 8 verification failed · 9 ended with live workers · 124 `wait --timeout` ran out ·
+130 interrupted · 143 terminated.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from worker_agent.errors import ErrorKind
+
+
+class ExitCode(IntEnum):
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    NOT_AUTHENTICATED = 4
+    BUDGET = 5
+    LIMIT = 6
+    NEEDS_PERSON = 7
+    UNVERIFIED = 8
+    LIVE_WORKERS = 9
+    WAIT_TIMEOUT = 124
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+# Reasons of a `Result` that say by themselves what the code is; every other reason with an error is FAILED.
+BY_REASON = {
+    "budget": ExitCode.BUDGET,
+    "max_turns": ExitCode.LIMIT,
+    "timeout": ExitCode.LIMIT,
+    "live_workers": ExitCode.LIVE_WORKERS,
+    "interrupted": ExitCode.INTERRUPTED,
+    "aborted_streaming": ExitCode.INTERRUPTED,
+    "aborted_tools": ExitCode.INTERRUPTED,
+    "terminated": ExitCode.TERMINATED,
+    "killed": ExitCode.FAILED,
+}
+BY_ERROR_KIND = {
+    ErrorKind.AUTHENTICATION: ExitCode.NOT_AUTHENTICATED,
+    ErrorKind.BUDGET: ExitCode.BUDGET,
+}
+SUBTYPES = {"max_turns": "error_max_turns", "budget": "error_max_budget_usd", "schema": "error_max_structured_output_retries"}
+
+
+def exit_code(reason: str, *, is_error: bool, error_kind: str | None = None) -> ExitCode:
+    """The code for a session, or a task, that ended with this reason."""
+    if reason in BY_REASON:
+        return BY_REASON[reason]
+    if error_kind in BY_ERROR_KIND:
+        return BY_ERROR_KIND[error_kind]
+    return ExitCode.FAILED if is_error else ExitCode.DONE
+
+
+def subtype(reason: str, *, is_error: bool) -> str:
+    """The `subtype` of the result object."""
+    return SUBTYPES.get(reason, "error_during_execution") if is_error else "success"

@@ -1,0 +1,64 @@
+"""Where things lie on disk: everything under one home directory, each kind in a directory of its own.
+
+`COORDINATOR_HOME` moves the whole; without it, it is the user's data directory of the platform. Nothing is created
+before it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker_agent.config import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    home: Path
+
+    @classmethod
+    def of(cls, settings: Settings) -> Paths:
+        """The paths under the home that `settings` name."""
+        return cls(settings.home.absolute() if settings.home else _data_directory())
+
+    @property
+    def database(self) -> Path:
+        return self.home / "coordinator.db"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def trust(self) -> Path:
+        """The list of directories whose rules, hooks and agents count."""
+        return self.home / "trust.json"
+
+    def spill(self, session_id: str) -> Path:
+        """Tool results too large for a message."""
+        return self.home / "spill" / session_id
+
+    def scratch(self, session_id: str) -> Path:
+        """The directory which all agents of a session may read and write unasked."""
+        return self.home / "scratch" / session_id
+
+    def transcripts(self, session_id: str) -> Path:
+        """One file a task: what the task's `output_file` names."""
+        return self.home / "transcripts" / session_id
+
+    def output_file(self, session_id: str, task_id: str) -> Path:
+        return self.transcripts(session_id) / f"{task_id}.md"
+
+    def worktrees(self, session_id: str) -> Path:
+        return self.home / "worktrees" / session_id
+
+    def prepare(self, session_id: str) -> None:
+        """Make the directories every session needs, readable by their owner only."""
+        for path in (self.spill(session_id), self.scratch(session_id), self.transcripts(session_id)):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _data_directory() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("coordinator", appauthor=False))

@@ -1,0 +1,82 @@
+"""Tasks and sessions as plain values: the one source for the screen, `--json` and the result object.
+
+Times are ISO 8601 UTC text or None, durations whole milliseconds. The fields are those of the README's tables; a field is
+added here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tasks.records import SessionRecord, TaskRecord
+
+
+def iso(seconds: float | None) -> str | None:
+    """Seconds since the epoch as `2026-01-31T12:00:00.000Z`."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def milliseconds(start: float | None, end: float | None) -> int | None:
+    return None if start is None or end is None else max(0, round((end - start) * 1000))
+
+
+def task_json(task: TaskRecord, shown_status: str, now: float) -> dict[str, Any]:
+    """One task as in `tasks list --json`. `shown_status` is the status, or `interrupted` where the owner is gone."""
+    return {
+        "id": task.id,
+        "agent_id": task.agent_id,
+        "session_id": task.session_id,
+        "parent_id": task.parent_id,
+        "type": str(task.type),
+        "status": shown_status,
+        "description": task.description,
+        "name": task.name,
+        "agent": task.agent,
+        "model": task.model,
+        "created_at": iso(task.created_at),
+        "started_at": iso(task.started_at),
+        "ended_at": iso(task.ended_at),
+        "duration_ms": milliseconds(task.started_at, task.ended_at or now),
+        "tool_uses": task.tool_uses,
+        "input_tokens": task.input_tokens,
+        "output_tokens": task.output_tokens,
+        "total_tokens": task.input_tokens + task.output_tokens,
+        "cost_usd": task.cost_usd,
+        "last_activity": task.activities[-1] if task.activities else None,
+        "idle_ms": milliseconds(task.last_activity_at, now) if shown_status == "running" else None,
+        "attempt": task.attempt,
+        "end_reason": task.end_reason,
+        "error": task.error,
+    }
+
+
+def task_detail_json(task: TaskRecord, shown_status: str, now: float) -> dict[str, Any]:
+    """One task as in `tasks show ID --json`."""
+    return task_json(task, shown_status, now) | {
+        "prompt": task.prompt,
+        "result": task.result,
+        "worktree": task.worktree,
+        "branch": task.branch,
+        "activities": list(task.activities),
+        "output_file": task.output_file,
+    }
+
+
+def session_json(session: SessionRecord) -> dict[str, Any]:
+    """One session as in `sessions list --json`."""
+    return {
+        "id": session.id,
+        "title": session.title,
+        "goal": session.goal,
+        "status": session.status,
+        "end_reason": session.end_reason,
+        "parent_id": session.parent_id,
+        "cwd": session.cwd,
+        "model": session.model,
+        "created_at": iso(session.created_at),
+        "updated_at": iso(session.updated_at),
+        "ended_at": iso(session.ended_at),
+    }
