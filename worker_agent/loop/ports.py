@@ -124,8 +124,11 @@ class ContextPort(Protocol):
 
     async def prepare(self, messages: tuple[Message, ...], info: ModelInfo, tracking: Tracking) -> Prepared: ...
 
-    def drain_collapses(self, messages: tuple[Message, ...]) -> bool:
-        """Commit every staged collapse; whether there was one."""
+    @property
+    def has_staged_collapses(self) -> bool: ...
+
+    def drain_collapses(self, messages: tuple[Message, ...]) -> None:
+        """Commit every staged collapse."""
         ...
 
     async def compact(

@@ -1,0 +1,393 @@
+"""One model call with all its tries: the only owner of the schedule.
+
+Rules:
+
+1. A try that fails before a call with side effects has started is thrown away whole: what was shown gets a tombstone,
+   the executor is discarded, and the same request is sent again. Nothing of it reaches the history.
+2. Once a call with side effects has started, the closed blocks *are* the assistant's message, whatever happens to the
+   stream: their calls get their results and the turn goes on from there. Nothing runs twice, nothing is lost.
+3. A block is on disk before its side effects begin (`_record_intent`), a result with side effects as soon as it is
+   there (`_record_outcome`).
+4. A `tool_use` reaches the executor the moment it closes; one that never closed never does.
+5. Overloads are counted over turns; the third in a row on the main model hands the turn to the fallback.
+6. An answer with neither text nor calls is asked for once more, then it is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from worker_agent import events as e
+from worker_agent import messages as m
+from worker_agent.api.client import (
+    BlockClosed,
+    Finished,
+    ModelEvent,
+    ModelInfo,
+    ModelRequest,
+    Started,
+    TextPiece,
+    ThinkingPiece,
+)
+from worker_agent.api.fallback import strip_thinking
+from worker_agent.api.retry import RetrySchedule
+from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.loop.decide import Answer
+from worker_agent.loop.params import EventBuffer, QueryParams
+from worker_agent.loop.ports import Prepared, Step
+from worker_agent.loop.state import State
+from worker_agent.messages import Block, Message, Usage, new_message_id
+from worker_agent.tools.base import Interrupted, ToolOutcome
+from worker_agent.tools.executor import StreamingToolExecutor
+
+ASKS_AGAIN = frozenset({"end_turn", "stop_sequence", "tool_use"})
+
+
+@dataclass(slots=True)
+class Overloads:
+    """Overload answers in a row on the main model, over turns."""
+
+    in_a_row: int = 0
+
+
+@dataclass(slots=True)
+class Try:
+    """What one try brought so far."""
+
+    executor: StreamingToolExecutor
+    message_id: str = field(default_factory=new_message_id)
+    response_id: str | None = None
+    request_id: str | None = None
+    usage: Usage = Usage()
+    closed: list[Block] = field(default_factory=list)
+    calls: int = 0
+    open_text: dict[int, str] = field(default_factory=dict)
+    finished: Finished | None = None
+    shown: bool = False
+    began_at: float = 0.0
+    last_call: bool = False
+
+
+class ModelTurn:
+    """Iterate `stream()` for what observers may see; then `answer` says what the turn brought, and `executor` holds
+    its calls."""
+
+    def __init__(
+        self, params: QueryParams, state: State, prepared: Prepared, info: ModelInfo, overloads: Overloads
+    ) -> None:
+        self.params = params
+        self.state = state
+        self.prepared = prepared
+        self.info = info
+        self.model = state.model
+        self.overloads = overloads
+        self.buffer = EventBuffer()
+        self.results_id = new_message_id()
+        self.answer = Answer(message=None, model=self.model)
+        self.stored = False
+        self._schedule = RetrySchedule(params.settings.retry, params.rng)
+        self._cap = self._first_cap()
+        self._attempt = 0
+        self._has_refreshed_credentials = False
+        self._has_asked_again = False
+        self._lowered_cap_count = 0
+        self._try = self._new_try()
+
+    @property
+    def executor(self) -> StreamingToolExecutor:
+        return self._try.executor
+
+    @property
+    def message_id(self) -> str:
+        return self._try.message_id
+
+    # ── the tries ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def stream(self) -> AsyncIterator[e.Event]:
+        while True:
+            self._attempt += 1
+            self._try = self._new_try()
+            yield e.RequestStarted(self.model, self._attempt)
+            error: ModelError | None = None
+            try:
+                async for event in self._one_try():
+                    yield event
+                error = self._is_empty()
+            except Interrupted as interrupted:
+                self.answer = self._partial_answer(aborted=str(interrupted))
+            except ModelError as raised:
+                error = raised
+            yield self._called(error)
+            if self.answer.aborted is not None:
+                return
+            if error is None:
+                self.overloads.in_a_row = 0
+                self.answer = self._whole_answer()
+                return
+            if self._try.executor.side_effects_started:
+                self.answer = replace(self._partial_answer(), error=error, side_effects=True)
+                yield e.Notice("stream_broken", f"the answer broke off after a tool had started: {error.message}")
+                return
+            async for event in self._throw_away(error):
+                yield event
+            next_step = await self._mend(error)
+            for event in next_step.events:
+                yield event
+            if next_step.delay is None:
+                self.answer = Answer(message=None, model=self.model, error=error)
+                return
+            try:
+                async with self.params.abort.guard():
+                    await self.params.clock.sleep(next_step.delay)
+            except Interrupted as interrupted:
+                self.answer = Answer(message=None, model=self.model, aborted=str(interrupted))
+                return
+
+    async def _one_try(self) -> AsyncIterator[e.Event]:
+        params, current = self.params, self._try
+        request = self._request()
+        async with params.abort.guard():
+            reservation = await params.budget.reserve(request, self.prepared.tokens)
+        if reservation.last_call:
+            current.last_call = True
+            request = replace(request, tools_allowed=False)
+        if reservation.notice:
+            yield e.Notice("budget", reservation.notice)
+        try:
+            async with params.abort.guard():
+                await params.limiter.wait(self.model)
+            current.began_at = params.clock.monotonic()
+            stream = params.client.stream(request)
+            try:
+                while current.finished is None:
+                    async with params.abort.guard():
+                        event = await anext(stream, None)
+                    if event is None:
+                        raise ModelError(ErrorKind.STREAM_BROKEN, "the stream ended before the answer was whole")
+                    for shown in self._take(event, request):
+                        yield shown
+                    for shown in self.buffer.drain():
+                        yield shown
+            finally:
+                await stream.aclose()  # type: ignore[attr-defined]
+        finally:
+            reservation.settle(self.model, current.usage if current.response_id else None)
+
+    def _take(self, event: ModelEvent, request: ModelRequest) -> list[e.Event]:
+        current = self._try
+        match event:
+            case Started():
+                current.response_id, current.usage = event.response_id, event.usage
+                current.request_id = event.request_id
+            case TextPiece():
+                current.open_text[event.index] = current.open_text.get(event.index, "") + event.text
+                current.shown = True
+                return [e.TextDelta(event.text)]
+            case ThinkingPiece():
+                current.shown = True
+                return [e.ThinkingDelta(event.text)]
+            case BlockClosed():
+                current.open_text.pop(event.index, None)
+                self._close(event, request)
+            case Finished():
+                current.finished, current.usage = event, event.usage
+        return []
+
+    def _close(self, event: BlockClosed, request: ModelRequest) -> None:
+        current, block = self._try, event.block
+        if block["type"] == "text" and not block.get("text"):
+            return  # the API refuses empty text on replay
+        if block["type"] != "tool_use":
+            current.closed.append(block)
+        elif request.tools_allowed:
+            current.closed.append(block)
+            current.calls += 1
+            current.executor.add_tool(block, event.invalid)
+
+    # ── what a failed try leads to ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _throw_away(self, error: ModelError) -> AsyncIterator[e.Event]:
+        await self._try.executor.discard()
+        for event in self.buffer.drain():
+            yield event
+        if self._try.shown:
+            yield e.Tombstone(self._try.message_id, error.kind.value)
+
+    async def _mend(self, error: ModelError) -> _Mend:
+        """What to do after `error`, with every way guarded by a counter or a flag of this turn."""
+        if error.kind is ErrorKind.EMPTY_ANSWER and not self._has_asked_again:
+            self._has_asked_again = True
+            return _Mend(0.0, (e.Notice("empty_answer", "the answer was empty; asking once more"),))
+        if error.kind is ErrorKind.AUTHENTICATION and not self._has_refreshed_credentials:
+            self._has_refreshed_credentials = True
+            return _Mend(0.0) if await self.params.client.refresh_credentials() else _Mend(None)
+        if error.kind is ErrorKind.MAX_TOKENS_TOO_LARGE:
+            return self._lower_cap(error)
+        if error.kind is ErrorKind.OVERLOADED and self._count_overload():
+            return await self._fall_back()
+        self.params.limiter.observe(error)
+        delay = self._schedule.delay(error, self._attempt, deadline_left=self._deadline_left())
+        if delay is None:
+            return _Mend(None)
+        return _Mend(delay, (self._retry_notice(error, delay),))
+
+    def _lower_cap(self, error: ModelError) -> _Mend:
+        fits = error.limit if error.limit is not None else self._cap // 2
+        if not 0 < fits < self._cap or self._lowered_cap_count >= 2:
+            return _Mend(None)
+        self._lowered_cap_count += 1
+        text = f"the output cap of {self._cap:,} tokens does not fit; trying {fits:,}"
+        self._cap = fits
+        return _Mend(0.0, (e.Notice("output_cap", text),))
+
+    def _count_overload(self) -> bool:
+        """Count one; whether the fallback takes over now."""
+        fallback = self.params.fallback_model
+        if fallback is None or self.model == fallback:
+            return False
+        self.overloads.in_a_row += 1
+        return self.overloads.in_a_row >= self.params.settings.retry.overloads_before_fallback
+
+    async def _fall_back(self) -> _Mend:
+        before, self.model = self.model, self.params.fallback_model or self.model
+        self.info = await self.params.client.model_info(self.model)
+        self._cap, self._attempt, self.overloads.in_a_row = self._first_cap(), 0, 0
+        text = f"{before} is overloaded; {self.model} takes over"
+        return _Mend(0.0, (e.Notice("model_fallback", text, {"from": before, "to": self.model, "reason": "overloaded"}),))
+
+    def _retry_notice(self, error: ModelError, delay: float) -> e.Notice:
+        data = {
+            "attempt": self._attempt,
+            "max_retries": self.params.settings.retry.max_tries,
+            "retry_delay_ms": round(delay * 1000),
+            "error_status": error.status,
+            "error": error.kind.value,
+        }
+        return e.Notice("api_retry", f"{error.message}; trying again in {delay:.1f} s", data)
+
+    def _deadline_left(self) -> float | None:
+        deadline = self.params.deadline
+        return None if deadline is None else max(0.0, deadline - self.params.clock.monotonic())
+
+    # ── values ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _new_try(self) -> Try:
+        executor = StreamingToolExecutor(
+            self.params.registry,
+            self.state.tool_context,
+            max_concurrency=self.params.settings.tools.max_concurrency,
+            record_intent=self._record_intent,
+            on_event=self.buffer.put,
+            on_outcome=self._record_outcome,
+        )
+        return Try(executor=executor)
+
+    def _first_cap(self) -> int:
+        settings = self.params.settings.loop
+        cap = self.state.max_output_tokens_override or settings.max_output_tokens or settings.default_output_tokens
+        return min(cap, self.info.max_output)
+
+    def _request(self) -> ModelRequest:
+        view = self.prepared.view
+        if self.model != self.params.model:
+            view = strip_thinking(view, keep_model=self.model)
+        if self.params.user_context is not None:
+            view = (self.params.user_context, *view)
+        return ModelRequest(
+            model=self.model,
+            max_tokens=self._cap,
+            system=self.params.system,
+            tools=self.params.registry.specs(),
+            messages=view,
+            conversation=self.params.conversation,
+            tools_allowed=not self.state.report_only,
+            output_schema=self.params.output_schema,
+            context_management=self.prepared.context_management,
+            betas=self.prepared.betas,
+        )
+
+    def _called(self, error: ModelError | None) -> e.ModelCalled:
+        current = self._try
+        duration = self.params.clock.monotonic() - current.began_at if current.began_at else 0.0
+        return e.ModelCalled(
+            current.response_id, self.model, current.usage, duration, error.kind.value if error else None
+        )
+
+    def _is_empty(self) -> ModelError | None:
+        current = self._try
+        assert current.finished is not None
+        reason = current.finished.stop_reason
+        has_text = any(b["type"] == "text" and b["text"].strip() for b in current.closed)
+        if reason in ASKS_AGAIN and not current.calls and (not has_text or (reason == "tool_use" and not current.last_call)):
+            what = "named no call" if reason == "tool_use" else "had no text and no calls"
+            return ModelError(ErrorKind.EMPTY_ANSWER, f"the model's answer {what}")
+        if reason == "model_context_window_exceeded":
+            return ModelError(ErrorKind.PROMPT_TOO_LONG, "the context window filled while the model answered")
+        if reason == "refusal":
+            return _refusal(current.finished)
+        return None
+
+    def _whole_answer(self) -> Answer:
+        current = self._try
+        assert current.finished is not None
+        cut = current.finished.open_block
+        cut_calls = (cut["name"],) if cut is not None and cut.get("type") == "tool_use" else ()
+        return self._answer(current.closed, stop_reason=current.finished.stop_reason, cut_calls=cut_calls)
+
+    def _partial_answer(self, aborted: str | None = None) -> Answer:
+        """Closed blocks, and on an interrupt the text that was still open."""
+        blocks = list(self._try.closed)
+        if aborted is not None:
+            blocks += [m.text_block(text) for _, text in sorted(self._try.open_text.items()) if text]
+        return self._answer(blocks, aborted=aborted)
+
+    def _answer(self, blocks: list[Block], **fields: Any) -> Answer:
+        current = self._try
+        message: Message | None = None
+        if any(b["type"] not in ("thinking", "redacted_thinking") for b in blocks):
+            message = m.assistant(
+                blocks,
+                id=current.message_id,
+                usage=current.usage,
+                stop_reason=fields.get("stop_reason"),
+                model=self.model,
+                response_id=current.response_id,
+                at=self.params.clock.now(),
+            )
+        return Answer(
+            message=message,
+            model=self.model,
+            calls=current.calls,
+            side_effects=current.executor.side_effects_started,
+            usage=current.usage,
+            last_call=current.last_call,
+            **fields,
+        )
+
+    # ── what is on disk before and after side effects ──────────────────────────────────────────────────────────────
+
+    async def _record_intent(self, tool_use_id: str) -> None:
+        if not self.stored:
+            current = self._try
+            step = Step(kind="answer", message_id=current.message_id, blocks=tuple(current.closed), model=self.model)
+            await self.params.journal.step(step)
+
+    async def _record_outcome(self, outcome: ToolOutcome) -> None:
+        if not outcome.read_only and not outcome.synthetic:
+            await self.params.journal.step(Step(kind="result", message_id=self.results_id, blocks=(outcome.block,)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mend:
+    """Try again after `delay` seconds (None: give up), telling the observer `events` first."""
+
+    delay: float | None
+    events: tuple[e.Event, ...] = ()
+
+
+def _refusal(finished: Finished) -> ModelError:
+    details = finished.stop_details or {}
+    why = details.get("explanation") or details.get("category")
+    return ModelError(ErrorKind.REFUSAL, f"the model declined to answer{f': {why}' if why else ''}")

@@ -1,0 +1,200 @@
+"""`query()`: the loop of one agent.
+
+    prepare the context → stream the model, starting tools while it talks → decide: stop, recover, or gather the
+    results and go round again
+
+The reasons and guards stand in `state.py`, the decision in `decide.py`, the ways back to the top in `transitions.py`,
+one model call with its tries in `model_turn.py`, the tools of a turn in `tool_turn.py`, the end of a turn in `stop.py`.
+What is stored is stored before what it causes: the answer before its results, the results before the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from worker_agent import events as e
+from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.loop import transitions
+from worker_agent.loop.decide import GoOn, Stop, decide
+from worker_agent.loop.model_turn import ModelTurn, Overloads
+from worker_agent.loop.params import QueryParams
+from worker_agent.loop.ports import Tracking
+from worker_agent.loop.state import ContinueReason, State, Terminal, TerminalReason
+from worker_agent.loop.stop import count_output, end_turn, ended, interrupted
+from worker_agent.loop.tool_turn import ToolTurn
+from worker_agent.messages import Message
+
+
+async def query(params: QueryParams) -> AsyncIterator[e.Event | Terminal]:
+    """Run the loop. Yields events and, last, exactly one `Terminal`.
+
+    Raises only what is no part of the conversation: a journal that refuses (this process does not own the agent any
+    more), or the cancellation of the caller; whatever was begun is ended first."""
+    state = State(messages=params.messages, tool_context=params.tool_context, model=params.model)
+    overloads = Overloads()
+    while True:
+        one_pass = Pass(params, state, overloads)
+        async for event in one_pass.run():
+            yield event
+        if isinstance(one_pass.next, Terminal):
+            yield one_pass.next
+            return
+        state = one_pass.next
+
+
+class Pass:
+    """One pass of the loop. Iterate `run()`; then `next` is the state to go round with, or how the loop ends."""
+
+    def __init__(self, params: QueryParams, state: State, overloads: Overloads) -> None:
+        self.params = params
+        self.state = state
+        self.overloads = overloads
+        self.next: State | Terminal = ended(state, TerminalReason.MODEL_ERROR)
+        self.turn: ModelTurn
+
+    async def run(self) -> AsyncIterator[e.Event]:
+        if await self._is_over():
+            return
+        async for event in self._prepare():
+            yield event
+        if self._is_blocked():
+            return
+        self.turn = ModelTurn(self.params, self.state, self.prepared, self.info, self.overloads)
+        try:
+            async for event in self.turn.stream():
+                yield event
+            async for event in self._decide():
+                yield event
+        finally:
+            await self.turn.executor.discard()
+
+    # ── before the call ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _is_over(self) -> bool:
+        params, state = self.params, self.state
+        if params.max_turns is not None and state.turn_count > params.max_turns:
+            detail = f"the limit of {params.max_turns} turns is reached"
+            self.next = ended(replace(state, turn_count=params.max_turns), TerminalReason.MAX_TURNS, detail=detail)
+            return True
+        if params.abort.is_set:
+            self.next = await interrupted(params, state, TerminalReason.ABORTED_STREAMING)
+            return True
+        return False
+
+    async def _prepare(self) -> AsyncIterator[e.Event]:
+        params, state = self.params, self.state
+        self.info = await params.client.model_info(state.model)
+        self.prepared = await params.context.prepare(state.messages, self.info, state.auto_compact_tracking)
+        if (compacted := self.prepared.compacted) is not None:
+            await params.journal.append(compacted.added)
+            self.state = replace(state, messages=compacted.messages, auto_compact_tracking=Tracking())
+            text = f"the conversation of about {self.prepared.tokens:,} tokens was summarised"
+            yield e.Notice("compaction", text, {"trigger": "auto", "tokens_before": self.prepared.tokens})
+        elif self.prepared.compact_failed:
+            tracking = state.auto_compact_tracking
+            failures = replace(tracking, consecutive_failures=tracking.consecutive_failures + 1)
+            self.state = replace(state, auto_compact_tracking=failures)
+
+    def _is_blocked(self) -> bool:
+        if self.prepared.blocking:
+            tokens = f"{self.prepared.tokens:,}"
+            detail = f"the conversation has about {tokens} tokens, too many to go on; /compact makes room"
+            self.next = ended(self.state, TerminalReason.BLOCKING_LIMIT, detail=detail)
+        return self.prepared.blocking
+
+    # ── after the call ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _decide(self) -> AsyncIterator[e.Event]:
+        params, turn, answer = self.params, self.turn, self.turn.answer
+        self.state = count_output(replace(self.state, model=turn.model), answer.usage.output)
+        if (summary := self.state.pending_tool_use_summary) is not None and (line := await summary):
+            yield e.Notice("tool_use_summary", line)
+        staged = params.context.has_staged_collapses
+        verdict = decide(
+            self.state, answer, params.settings.loop, max_output=turn.info.max_output, staged_collapses=staged
+        )
+        match verdict:
+            case Stop():
+                events = self._stop(verdict)
+            case "end_turn":
+                events = self._end_turn()
+            case "run_tools":
+                events = self._run_tools()
+            case GoOn():
+                events = self._go_on(verdict)
+        async for event in events:
+            yield event
+
+    async def _stop(self, verdict: Stop) -> AsyncIterator[e.Event]:
+        """End without stop hooks. What is kept of the answer is stored with a result for every call in it."""
+        tools = ToolTurn(self.params, self.state, self.turn)
+        why = self.params.abort.reason or (verdict.error.message if verdict.error else "the turn ended")
+        async for event in tools.break_off(why):
+            yield event
+        if verdict.reason is TerminalReason.ABORTED_STREAMING:
+            self.next = await interrupted(self.params, tools.state, verdict.reason)
+            return
+        if verdict.error is not None:
+            yield e.Notice("api_error", verdict.error.message, {"kind": verdict.error.kind.value})
+        self.next = ended(tools.state, verdict.reason, error=verdict.error)
+
+    async def _end_turn(self) -> AsyncIterator[e.Event]:
+        for event in await self._keep(self.turn.answer.message):
+            yield event
+        self.next = await end_turn(self.params, self.state, self.turn.answer)
+
+    async def _run_tools(self) -> AsyncIterator[e.Event]:
+        tools = ToolTurn(self.params, self.state, self.turn)
+        async for event in tools.run():
+            yield event
+        self.next = tools.next
+
+    async def _go_on(self, verdict: GoOn) -> AsyncIterator[e.Event]:
+        """The ways back to the top that run no tool."""
+        params, answer = self.params, self.turn.answer
+        match verdict.reason:
+            case ContinueReason.MAX_OUTPUT_TOKENS_ESCALATE:
+                assert verdict.cap is not None
+                yield e.Tombstone(self.turn.message_id, "max_output_tokens")
+                self.next = transitions.max_output_tokens_escalate(self.state, verdict.cap)
+            case ContinueReason.MAX_OUTPUT_TOKENS_RECOVERY:
+                for event in await self._keep(answer.message):
+                    yield event
+                added = (transitions.continue_cut(answer.cut_calls),)
+                await params.journal.append(added)
+                self.next = transitions.max_output_tokens_recovery(self.state, added)
+            case ContinueReason.COLLAPSE_DRAIN_RETRY:
+                params.context.drain_collapses(self.state.messages)
+                self.next = transitions.collapse_drain_retry(self.state)
+            case ContinueReason.REACTIVE_COMPACT_RETRY:
+                assert answer.error is not None
+                async for event in self._compact_now(answer.error):
+                    yield event
+            case ContinueReason.NEXT_TURN:
+                for event in await self._keep(answer.message):
+                    yield event
+                self.next = transitions.next_turn(self.state, (), paused=verdict.paused)
+            case _:
+                raise AssertionError(f"{verdict.reason} is no verdict of decide()")
+
+    async def _compact_now(self, error: ModelError) -> AsyncIterator[e.Event]:
+        params = self.params
+        compacted = await params.context.compact(self.state.messages, self.turn.info, "reactive")
+        if compacted is None:
+            media = error.kind is ErrorKind.MEDIA_TOO_LARGE
+            yield e.Notice("api_error", error.message, {"kind": error.kind.value})
+            reason = TerminalReason.IMAGE_ERROR if media else TerminalReason.PROMPT_TOO_LONG
+            self.next = ended(self.state, reason, error=error)
+            return
+        await params.journal.append(compacted.added)
+        yield e.Notice("compaction", "the prompt was too long; the conversation was summarised", {"trigger": "reactive"})
+        self.next = transitions.reactive_compact_retry(self.state, compacted)
+
+    async def _keep(self, message: Message | None) -> Sequence[e.Event]:
+        """Store an answer and put it into the state; the event that shows it."""
+        if message is None:
+            return ()
+        await self.params.journal.append((message,))
+        self.state = replace(self.state, messages=(*self.state.messages, message))
+        return (e.MessageAdded(message),)

@@ -1,0 +1,137 @@
+"""The tools of one turn: wait for their results, show their progress, store what they brought, take the next step.
+
+Rules: every `tool_use` of the stored answer gets exactly one result, in the order asked, all in one user message; text
+that comes with them (a cut call, what hooks said) stands behind the results in the same message; messages from outside
+follow in messages of their own, never between a call and its result. An interrupt ends everything that runs, waits for
+it, and still stores a result for every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from worker_agent import events as e
+from worker_agent import messages as m
+from worker_agent.loop import transitions
+from worker_agent.loop.model_turn import ModelTurn
+from worker_agent.loop.params import QueryParams
+from worker_agent.loop.state import Repeats, State, Terminal, TerminalReason
+from worker_agent.loop.stop import ended, interrupted, read_inbox
+from worker_agent.messages import Block, Message
+from worker_agent.tools.base import Interrupted, ToolOutcome
+from worker_agent.tools.summaries import summarise
+
+
+class ToolTurn:
+    """Iterate `run()`; then `next` is the state to go round with, or how the loop ends."""
+
+    def __init__(self, params: QueryParams, state: State, turn: ModelTurn) -> None:
+        self.params = params
+        self.state = state
+        self.turn = turn
+        self.next: State | Terminal = ended(state, TerminalReason.ABORTED_TOOLS)
+        self._aborted = False
+
+    async def run(self) -> AsyncIterator[e.Event]:
+        async for event in self._store_answer():
+            yield event
+        async for event in self._wait():
+            yield event
+        async for event in self._store_results(self.outcomes):
+            yield event
+        if self._aborted:
+            self.next = await interrupted(self.params, self.state, TerminalReason.ABORTED_TOOLS)
+        elif stop := next((o.stop for o in self.outcomes if o.stop), None):
+            self.next = ended(self.state, TerminalReason.HOOK_STOPPED, detail=stop)
+        else:
+            self.next = await self._next_turn()
+
+    async def break_off(self, why: str) -> AsyncIterator[e.Event]:
+        """The turn ends with the answer: store what is kept of it, its calls answered as interrupted."""
+        async for event in self._store_answer():
+            yield event
+        if self.turn.answer.calls and self.turn.answer.message is not None:
+            self.outcomes = await self.turn.executor.interrupt(why)
+            for event in self.turn.buffer.drain():
+                yield event
+            async for event in self._store_results(self.outcomes):
+                yield event
+
+    # ── steps ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _store_answer(self) -> AsyncIterator[e.Event]:
+        message = self.turn.answer.message
+        if message is None:
+            return
+        await self.params.journal.append((message,))
+        self.turn.stored = True
+        self.state = replace(self.state, messages=(*self.state.messages, message))
+        yield e.MessageAdded(message)
+
+    async def _wait(self) -> AsyncIterator[e.Event]:
+        """Progress while the tools run; leaves their outcomes in `outcomes`."""
+        executor, buffer = self.turn.executor, self.turn.buffer
+        results = asyncio.create_task(executor.results())
+        results.add_done_callback(buffer.wake)
+        try:
+            while not results.done():
+                async with self.params.abort.guard():
+                    await buffer.wait()
+                for event in buffer.drain():
+                    yield event
+            self.outcomes = results.result()
+        except Interrupted as reason:
+            self._aborted = True
+            self.outcomes = await executor.interrupt(str(reason))
+        finally:
+            results.cancel()
+            await asyncio.wait((results,))
+        for event in buffer.drain():
+            yield event
+
+    async def _store_results(self, outcomes: Sequence[ToolOutcome]) -> AsyncIterator[e.Event]:
+        message = self._results_message(outcomes)
+        await self.params.journal.append((message,))
+        self.state = replace(self.state, messages=(*self.state.messages, message))
+        yield e.MessageAdded(message)
+
+    def _results_message(self, outcomes: Sequence[ToolOutcome]) -> Message:
+        blocks: list[Block] = [o.block for o in outcomes]
+        if self.turn.answer.cut_calls:
+            blocks.append(transitions.cut_call_note(self.turn.answer.cut_calls))
+        blocks += [m.text_block(text) for o in outcomes for text in o.context]
+        return m.user(blocks, kind="tool_results", meta=True, id=self.turn.results_id, at=self.params.clock.now())
+
+    async def _next_turn(self) -> State:
+        params, state = self.params, self.state
+        repeats = self._repeats()
+        added: list[Message] = []
+        limit = params.settings.loop.identical_calls_before_warning
+        if repeats.count == limit:
+            added.append(transitions.repeat_warning(limit))
+            await params.journal.append(added)
+        added += await read_inbox(params)
+        params.context.turn_ended((*state.messages, *added), self.turn.info)
+        return transitions.next_turn(
+            state, added, repeats=repeats, report_only=repeats.count > limit, summary=self._summary()
+        )
+
+    def _repeats(self) -> Repeats:
+        """The same calls with the same results as in the last turn: count on; anything else starts anew, so that
+        polling something that changes is never taken for going in circles."""
+        answer = self.turn.answer.message
+        assert answer is not None
+        digest = hashlib.blake2b(digest_size=16)
+        for call, outcome in zip(answer.tool_uses, self.outcomes, strict=True):
+            digest.update(m.canonical([call["name"], call["input"], outcome.block["content"]]))
+        before, now = self.state.repeats, digest.hexdigest()
+        return Repeats(now, before.count + 1 if before.digest == now else 1)
+
+    def _summary(self) -> asyncio.Task[str | None] | None:
+        if not (self.params.top and self.params.settings.loop.tool_use_summaries):
+            return None
+        call = summarise(self.params.client, self.params.settings.small_model, self.outcomes)
+        return asyncio.create_task(call)
