@@ -1,0 +1,149 @@
+"""`Console`: the one way out of every command.
+
+Rules:
+
+1. stdout carries data only; notices, progress and errors go to stderr.
+2. Colour and live regions only where stdout is a terminal and NO_COLOR is not set; elsewhere whole plain lines.
+3. A pipe that was closed is quiet: what is written after goes nowhere, and `closed` says so to who would write for ever.
+4. Nothing here interprets text: rich's markup, emoji names and highlighting are off everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+from coordinator.cli.terminal_text import escape_json
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from coordinator.cli.render import Grid, Line
+
+
+class Console:
+    """stdout and stderr of one command."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._out = sys.stdout if out is None else out
+        self._err = sys.stderr if err is None else err
+        self._rich: RichConsole | None = None
+        self.closed = False
+        for stream in (self._out, self._err):
+            with suppress(AttributeError, ValueError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
+
+    @property
+    def is_terminal(self) -> bool:
+        with suppress(AttributeError, ValueError):
+            return self._out.isatty()
+        return False
+
+    @property
+    def has_colour(self) -> bool:
+        return self.is_terminal and not self.rich.no_color and self.rich.is_terminal and not self.rich.is_dumb_terminal
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None where lines are never cut."""
+        return shutil.get_terminal_size((80, 24)).columns if self.is_terminal else None
+
+    @property
+    def rich(self) -> RichConsole:
+        if self._rich is None:
+            from rich.console import Console as RichConsole
+
+            self._rich = RichConsole(file=self._out, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        return self._rich
+
+    def line(self, text: str = "") -> None:
+        """One line (or several) of data."""
+        self._write(self._out, text + "\n")
+
+    def text(self, text: str) -> None:
+        """Data as it is, without a line end."""
+        self._write(self._out, text)
+
+    def json(self, value: Any) -> None:
+        """`value` as JSON: indented for a person's terminal, one line elsewhere."""
+        indent = 2 if self.is_terminal else None
+        self.line(escape_json(json.dumps(value, ensure_ascii=False, indent=indent)))
+
+    def json_line(self, value: Any) -> None:
+        self.line(escape_json(json.dumps(value, ensure_ascii=False, separators=(",", ":"))))
+
+    def styled(self, line: Line) -> None:
+        """One line of pieces with styles; the styles are seen where there is colour."""
+        if not self.has_colour:
+            self.line("".join(piece.text for piece in line).rstrip())
+            return
+        from rich.text import Text
+
+        text = Text.assemble(*((piece.text, piece.style) for piece in line))
+        with self._quiet_pipe():
+            self.rich.print(text)
+
+    def grid(self, grid: Grid) -> None:
+        from coordinator.cli.render import lay_out
+
+        for line in lay_out(grid, self.width):
+            self.styled(line)
+
+    def note(self, text: str) -> None:
+        """A notice for the person, on stderr."""
+        self._write(self._err, text + "\n")
+
+    def error(self, text: str, more: Sequence[str] = ()) -> None:
+        self.note("\n".join([f"coordinator: {text}", *(f"  {line}" for line in more)]))
+
+    def live(self, first: RenderableType) -> Live:
+        """A live region on stdout; only for a terminal with colour (`has_colour`)."""
+        from rich.live import Live
+
+        return Live(first, console=self.rich, auto_refresh=False, transient=True, vertical_overflow="crop")
+
+    def flush(self) -> None:
+        for stream in (self._out, self._err):
+            with self._quiet_pipe(stream):
+                stream.flush()
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        if stream is self._out and self.closed:
+            return
+        with self._quiet_pipe(stream):
+            stream.write(text)
+            stream.flush()
+
+    def _quiet_pipe(self, stream: TextIO | None = None) -> AbstractContextManager[None]:
+        return _QuietPipe(self, self._out if stream is None else stream)
+
+    def _pipe_closed(self, stream: TextIO) -> None:
+        """Points the descriptor at nothing, so that the interpreter's own flush at the end is quiet too."""
+        if stream is self._out:
+            self.closed = True
+        with suppress(OSError, AttributeError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+class _QuietPipe:
+    def __init__(self, console: Console, stream: TextIO) -> None:
+        self._console = console
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, BrokenPipeError):
+            self._console._pipe_closed(self._stream)
+            return True
+        return False

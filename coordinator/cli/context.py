@@ -1,0 +1,99 @@
+"""What every command has: the console, the settings, the database; each made when first asked for.
+
+`common_options` adds the flags that stand before or after any command. Settings come from `worker_agent.config`, the only
+reader of the environment; click reads the variables of its own flags.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from coordinator.cli.console import Console
+
+if TYPE_CHECKING:
+    from coordinator.paths import Paths
+    from tasks.db import Database
+    from worker_agent.config import Settings
+
+AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
+
+
+class Context:
+    """One per process. `database_url` is what `--db` said, a path or a URL, else None."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.debug = False
+        self.database_url: str | None = None
+        self._database: Database | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        from worker_agent.config import Settings
+
+        return Settings.from_env()
+
+    @cached_property
+    def paths(self) -> Paths:
+        from coordinator.paths import Paths
+
+        return Paths.of(self.settings)
+
+    @property
+    def database_place(self) -> str:
+        """The path or URL of the database in use."""
+        return self.database_url or str(self.paths.database)
+
+    @property
+    def database(self) -> Database:
+        """The database, upgraded. The first start makes it."""
+        if self._database is None:
+            from tasks.db import Database
+
+            if not self.database_url:
+                self.paths.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._database = Database.open(self.database_place)
+        return self._database
+
+    def now(self) -> float:
+        return time.time()
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        self.console.flush()
+
+
+pass_cli = click.make_pass_decorator(Context)
+
+
+def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(Context).debug = True
+
+
+def _set_database(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.ensure_object(Context).database_url = value
+
+
+def common_options(command: AnyCallable) -> AnyCallable:
+    """`--db` and `--debug`, which may stand before or after the command's name."""
+    command = click.option(
+        "--debug", is_flag=True, envvar="COORDINATOR_DEBUG", expose_value=False, callback=_set_debug, help="Show tracebacks."
+    )(command)
+    return click.option(
+        "--db",
+        envvar="COORDINATOR_DATABASE_URL",
+        metavar="PATH|URL",
+        expose_value=False,
+        callback=_set_database,
+        help="Another database than the one in the home directory.",
+    )(command)
+

@@ -1,0 +1,98 @@
+"""`coordinator`: the command line's entry. Whatever happens, a person gets one line and a documented exit code.
+
+The one broad `except` of the command line is here: no traceback reaches a user, `--debug` (or COORDINATOR_DEBUG=1) shows
+it. Commands return an exit code or None; what they could not do they raise as `Failure`.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from typing import NoReturn
+
+import click
+
+from coordinator.cli.context import Context, common_options
+from coordinator.cli.failures import Failure, translate
+from coordinator.cli.lazy import LazyGroup
+from coordinator.cli.table import COMMANDS
+from coordinator.exit_codes import ExitCode
+
+
+class Root(LazyGroup):
+    """The root group: `-p` in a command's place is `run -p`, nothing at all is `chat`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in ("-p", "--print"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.find_object(Context).console.line(f"coordinator {metadata.version('coordinator')}")  # type: ignore[union-attr]
+        ctx.exit()
+
+
+@click.group(
+    cls=Root,
+    entries=COMMANDS,
+    fallback="chat",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Split a goal, run worker agents as tracked tasks, never lose a result.",
+    epilog="Without a command: chat. `coordinator COMMAND --help` says more.",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
+@common_options
+@click.pass_context
+def cli(ctx: click.Context) -> int | None:
+    """Nothing named: talk."""
+    if ctx.invoked_subcommand is not None:
+        return None
+    chat = cli.get_command(ctx, "chat")
+    assert chat is not None
+    with chat.make_context("chat", [], parent=ctx) as sub:
+        code: int | None = chat.invoke(sub)
+        return code
+
+
+def invoke(args: Sequence[str] | None, context: Context) -> int:
+    """Run the command that `args` name; its exit code."""
+    try:
+        code = cli.main(args=None if args is None else list(args), prog_name="coordinator", standalone_mode=False, obj=context)
+        return code if isinstance(code, int) else ExitCode.DONE
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "coordinator"
+        hint = "" if "see `" in error.format_message() or "did you mean" in error.format_message() else f" (see `{path} --help`)"
+        context.console.error(" ".join(error.format_message().split()) + hint)
+        return ExitCode.USAGE
+    except click.ClickException as error:
+        context.console.error(" ".join(error.format_message().split()))
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the one place; see the head of this file
+        return _fail(translate(error), error, context)
+
+
+def _fail(failure: Failure, error: Exception, context: Context) -> int:
+    if context.debug:
+        context.console.note("".join(traceback.format_exception(error)).rstrip())
+    context.console.error(failure.message, failure.more)
+    return failure.code
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    context = Context()
+    try:
+        code = invoke(args, context)
+    finally:
+        context.close()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

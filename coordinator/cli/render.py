@@ -1,0 +1,292 @@
+"""From values to what a terminal shows: pure functions, no input or output.
+
+A `Line` is a tuple of `Piece`s (text and style); a `Grid` is rows under titles, laid out by `lay_out` for a width, or for
+none (a pipe: nothing is cut). Values are the documented JSON objects of `coordinator/views.py`, so that the screen and
+`--json` never differ. Every text that a model or a tool wrote passes `literal` or `one_line`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from coordinator.cli.terminal_text import columns, cut, literal, one_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Json = Mapping[str, Any]
+
+SIGNS = {
+    "pending": ("◌", "dim"),
+    "running": ("●", "cyan"),
+    "completed": ("✔", "green"),
+    "failed": ("✘", "red"),
+    "killed": ("■", "yellow"),
+    "interrupted": ("?", "magenta"),
+}
+ORDER = {status: rank for rank, status in enumerate(("running", "pending", "interrupted", "failed", "killed", "completed"))}
+
+
+class Piece(NamedTuple):
+    text: str
+    style: str = ""
+
+
+Line = tuple[Piece, ...]
+
+
+class Column(NamedTuple):
+    """`keep` is the rank by which columns go when the terminal is narrow: 0 never goes, the highest goes first. A
+    `flexible` column is cut before any goes, down to `least` columns of the terminal."""
+
+    title: str
+    keep: int = 0
+    right: bool = False
+    flexible: bool = False
+    least: int = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Piece]]
+
+
+def lay_out(grid: Grid, width: int | None) -> list[Line]:
+    """The grid as lines, titles first; at most `width` columns wide, as far as the columns that must stay allow."""
+    wanted = [
+        max([columns(column.title), *(columns(row[i].text) for row in grid.rows)]) for i, column in enumerate(grid.columns)
+    ]
+    shown = [i for i, _ in enumerate(grid.columns) if wanted[i]]
+    while width is not None and _least(grid, wanted, shown) > width:
+        loose = max(shown, key=lambda i: grid.columns[i].keep)
+        if not grid.columns[loose].keep:
+            break
+        shown.remove(loose)
+    widths = _widths(grid, wanted, shown, width)
+    titles = [Piece(column.title, "bold") for column in grid.columns]
+    return [_row(grid, widths, row) for row in (titles, *grid.rows)]
+
+
+def _least(grid: Grid, wanted: Sequence[int], shown: Sequence[int]) -> int:
+    small = (min(wanted[i], grid.columns[i].least) if grid.columns[i].flexible else wanted[i] for i in shown)
+    return sum(small) + 2 * (len(shown) - 1)
+
+
+def _widths(grid: Grid, wanted: Sequence[int], shown: Sequence[int], width: int | None) -> dict[int, int]:
+    widths = {i: wanted[i] for i in shown}
+    over = 0 if width is None else sum(widths.values()) + 2 * (len(shown) - 1) - width
+    for i in (i for i in reversed(shown) if grid.columns[i].flexible):
+        give = min(max(over, 0), widths[i] - min(widths[i], grid.columns[i].least))
+        widths[i] -= give
+        over -= give
+    return widths
+
+
+def _row(grid: Grid, widths: Mapping[int, int], row: Sequence[Piece]) -> Line:
+    pieces: list[Piece] = []
+    last = max(widths)
+    for i, width in widths.items():
+        text = cut(row[i].text, width)
+        pad = " " * (width - columns(text))
+        pieces.append(Piece(pad + text if grid.columns[i].right else text + (pad if i != last else ""), row[i].style))
+        if i != last:
+            pieces.append(Piece("  "))
+    return tuple(pieces)
+
+
+def span(milliseconds: int | None) -> str:
+    """A duration for a table: `0:42`, `1:02:03`, `3d 4h`."""
+    if milliseconds is None:
+        return ""
+    seconds = milliseconds // 1000
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
+    if days:
+        return f"{days}d {hours % 24}h"
+    return f"{hours}:{minutes % 60:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
+
+
+def count(number: int | None) -> str:
+    """A number of tokens: `950`, `31k`, `1.2M`."""
+    if number is None:
+        return ""
+    if number < 1_000:
+        return str(number)
+    return f"{number / 1000:.0f}k" if number < 999_500 else f"{number / 1_000_000:.1f}M"
+
+
+def money(usd: float | None) -> str:
+    """USD, or `?` where a price is unknown: never as 0."""
+    return "?" if usd is None else f"${usd:.2f}" if usd >= 0.005 or usd == 0 else f"${usd:.4f}"
+
+
+def when(iso: str | None) -> str:
+    """A moment in the person's own time zone, to the minute."""
+    return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M") if iso else ""
+
+
+def status(value: str) -> Piece:
+    sign, style = SIGNS.get(value, ("·", ""))
+    return Piece(f"{sign} {value}", style)
+
+
+def in_order(tasks: Iterable[Json]) -> list[Json]:
+    """What runs first, then what waits, then what ended; newest first within each."""
+    newest = sorted(tasks, key=lambda task: str(task["created_at"]), reverse=True)
+    return sorted(newest, key=lambda task: ORDER.get(task["status"], 9))
+
+
+TASK_COLUMNS = (
+    Column("ID"),
+    Column("STATUS"),
+    Column("NAME", keep=7, flexible=True, least=6),
+    Column("DESCRIPTION", flexible=True, keep=1),
+    Column("AGENT", keep=9),
+    Column("MODEL", keep=8),
+    Column("AGE", keep=3, right=True),
+    Column("IDLE", keep=5, right=True),
+    Column("TOOLS", keep=6, right=True),
+    Column("TOKENS", keep=5, right=True),
+    Column("COST", keep=4, right=True),
+    Column("SESSION", keep=10),
+    Column("NOW", keep=2, flexible=True),
+)
+
+
+def task_grid(tasks: Sequence[Json]) -> Grid:
+    return Grid(TASK_COLUMNS, [_task_row(task) for task in tasks])
+
+
+def _task_row(task: Json) -> list[Piece]:
+    return [
+        Piece(task["id"], "bold"),
+        status(task["status"]),
+        Piece(one_line(task["name"] or "")),
+        Piece(one_line(task["description"] or "")),
+        Piece(one_line(task["agent"] or "")),
+        Piece(one_line(task["model"] or "")),
+        Piece(span(task["duration_ms"])),
+        Piece(span(task["idle_ms"])),
+        Piece(str(task["tool_uses"])),
+        Piece(count(task["total_tokens"])),
+        Piece(money(task["cost_usd"])),
+        Piece(task["session_id"]),
+        Piece(one_line(now_words(task)), "dim"),
+    ]
+
+
+def now_words(task: Json) -> str:
+    """What a task does now, or why it ended."""
+    if task["status"] in ("running", "interrupted"):
+        return task["last_activity"] or ""
+    return task["error"] or (task["end_reason"] if task["status"] != "completed" else "") or ""
+
+
+def task_detail(task: Json) -> list[Line]:
+    """Everything `tasks show` knows, field by field, then the long texts."""
+    long = ("prompt", "result", "activities")
+    lines = fields((key, value) for key, value in task.items() if key not in long)
+    for key in long:
+        value = task.get(key)
+        text = "\n".join(f"- {item}" for item in value) if isinstance(value, list) else value
+        if text:
+            lines += [(), (Piece(f"{key}:", "bold"),), *literal_lines(text)]
+    return lines
+
+
+def fields(pairs: Iterable[tuple[str, Any]]) -> list[Line]:
+    """Names and values, one pair a line; what is None or empty is left out."""
+    known = [(name, value) for name, value in pairs if value not in (None, "", [], {})]
+    widest = max((len(name) for name, _ in known), default=0)
+    return [(Piece(f"{name}:".ljust(widest + 2), "bold"), Piece(one_line(str(value)))) for name, value in known]
+
+
+def literal_lines(text: str) -> list[Line]:
+    return [(Piece(line),) for line in literal(text).split("\n")]
+
+
+SESSION_COLUMNS = (
+    Column("ID"),
+    Column("STATUS"),
+    Column("UPDATED", keep=3),
+    Column("TASKS", keep=4, right=True),
+    Column("COST", keep=2, right=True),
+    Column("MODEL", keep=6),
+    Column("GOAL", flexible=True),
+    Column("DIRECTORY", keep=5, flexible=True),
+)
+SESSION_STYLES = {"running": "cyan", "interrupted": "magenta"}
+
+
+def session_grid(sessions: Sequence[Json]) -> Grid:
+    return Grid(SESSION_COLUMNS, [_session_row(session) for session in sessions])
+
+
+def _session_row(session: Json) -> list[Piece]:
+    return [
+        Piece(session["id"], "bold"),
+        Piece(session["status"], SESSION_STYLES.get(session["status"], "")),
+        Piece(when(session["updated_at"])),
+        Piece(str(session.get("tasks", ""))),
+        Piece(money(session.get("cost_usd")) if "cost_usd" in session else ""),
+        Piece(one_line(session["model"] or "")),
+        Piece(one_line(session["title"] or session["goal"] or "")),
+        Piece(one_line(session["cwd"] or "")),
+    ]
+
+
+def table(rows: Sequence[Json]) -> Grid:
+    """Rows of one shape under their own keys, numbers to the right, nothing cut."""
+    names = list(rows[0]) if rows else []
+    right = {name for name in names if all(isinstance(row[name], (int, float)) for row in rows)}
+    body = [[Piece("" if row[name] is None else one_line(str(row[name]))) for name in names] for row in rows]
+    return Grid([Column(name, right=name in right, flexible=name not in right) for name in names], body)
+
+
+def task_line(task: Json) -> Line:
+    """One task in the tree of a live run."""
+    sign, style = SIGNS.get(task["status"], ("·", ""))
+    name = one_line(task["name"] or task["agent"] or "")
+    numbers = f"{span(task['duration_ms']):>7} {task['tool_uses']:>4} tools {count(task['total_tokens']):>5} {money(task['cost_usd']):>7}"
+    return (
+        Piece(f"{sign} {task['id']} ", style),
+        Piece(f"{cut(name, 10):<10} {cut(one_line(task['description'] or ''), 30):<30} "),
+        Piece(numbers, "dim"),
+        Piece(f"  {one_line(now_words(task))}"),
+    )
+
+
+def run_lines(head: str, tasks: Sequence[Json], said: str, width: int, height: int) -> list[Line]:
+    """The live view of a run: what it is, its tasks as far as they fit, the last words of the coordinator."""
+    room = max(1, height - 3)
+    ordered = sorted(tasks, key=lambda task: ORDER.get(task["status"], 9)) if len(tasks) > room else list(tasks)
+    lines: list[Line] = [_fit((Piece(head, "bold"),), width)]
+    for i, task in enumerate(ordered[:room]):
+        branch = "└─ " if i == min(room, len(ordered)) - 1 else "├─ "
+        lines.append(_fit((Piece(branch, "dim"), *task_line(task)), width))
+    if len(ordered) > room:
+        lines.append((Piece(f"   … {len(ordered) - room} more"),))
+    if said:
+        lines.append((Piece(cut(one_line(said), width), "italic"),))
+    return lines
+
+
+def _fit(line: Line, width: int) -> Line:
+    fitted, left = [], width
+    for piece in line:
+        text = cut(piece.text, left)
+        left -= columns(text)
+        fitted.append(Piece(text, piece.style))
+        if left <= 0:
+            break
+    return tuple(fitted)
+
+
+def renderable(lines: Sequence[Line]) -> RenderableType:
+    """Lines as what rich draws."""
+    from rich.text import Text
+
+    return Text("\n").join(Text.assemble(*line, no_wrap=True, overflow="crop") for line in lines)
