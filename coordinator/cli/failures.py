@@ -50,19 +50,19 @@ def translate(error: BaseException) -> Failure:
 
 def _from_packages(error: BaseException) -> Failure | None:
     """The error trees below. They are imported here only: a command that succeeds does not need them all."""
-    from tasks.errors import Ambiguous, DatabaseError, NotFound, Owned, TasksError
-    from worker_agent.errors import AgentError, ConfigError
+    from tasks.errors import Ambiguous, StoreError
+    from worker_agent.errors import AgentError, ConfigError, ErrorKind, ModelError
 
     match error:
         case Ambiguous():
-            return Failure(_first_line(error), ExitCode.USAGE, error.candidates)
-        case NotFound():
-            return Failure(_first_line(error), ExitCode.NOT_FOUND)
-        case DatabaseError():
+            return Failure("that id fits more than one:", ExitCode.USAGE, error.candidates)
+        case StoreError():
             return Failure(_first_line(error), ExitCode(error.exit_code))
         case ConfigError():
             return Failure(_first_line(error), ExitCode.USAGE)
-        case Owned() | TasksError() | AgentError():
+        case ModelError(kind=ErrorKind.AUTHENTICATION):
+            return Failure(_first_line(error), ExitCode.NOT_AUTHENTICATED)
+        case AgentError():
             return Failure(_first_line(error))
     return None
 

@@ -1,0 +1,71 @@
+"""Who may import whom: `coordinator → worker_agent, tasks`; the others nothing of ours; inside `worker_agent` only downwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.architecture.source import PACKAGES, imports, modules
+
+ALLOWED = {
+    "coordinator": {"coordinator", "worker_agent", "tasks"},
+    "worker_agent": {"worker_agent"},
+    "tasks": {"tasks", "migrations"},  # the store runs its own migrations
+    "migrations": {"migrations"},
+}
+# Height inside worker_agent; equal heights are siblings that do not know each other.
+HEIGHTS = {
+    "session": 5, "loop": 4, "tools": 3,
+    "api": 2, "context": 2, "hooks": 2, "attachments": 2, "memory": 2, "skills": 2, "mcp": 2, "process": 1, "prompts": 1,
+    "errors": 0, "config": 0, "messages": 0, "events": 0,
+}  # fmt: skip
+NAMES = sorted(modules())
+
+
+def ours(name: str) -> list[str]:
+    return sorted({target for target in imports(name) if target.split(".")[0] in PACKAGES})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_package_imports_only_what_stands_below_it(name: str) -> None:
+    package = name.split(".")[0]
+    allowed = ALLOWED[package] | ({"tasks"} if name == "migrations.env" else set())
+    assert [target for target in ours(name) if target.split(".")[0] not in allowed] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("migrations.")])
+def test_a_revision_imports_nothing_of_ours_and_the_environment_only_the_models(name: str) -> None:
+    assert set(ours(name)) <= ({"tasks", "tasks.models"} if name == "migrations.env" else set())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("worker_agent.")])
+def test_inside_worker_agent_imports_go_downwards_and_siblings_do_not_know_each_other(name: str) -> None:
+    part = name.split(".")[1]
+    wrong = []
+    for target in ours(name):
+        other = target.split(".")[1] if "." in target else None
+        if other is None or other == part:
+            continue
+        below = HEIGHTS[other] < HEIGHTS[part] or HEIGHTS[other] == HEIGHTS[part] == 0
+        if not below:
+            wrong.append(target)
+    assert wrong == []
+
+
+def test_every_part_of_worker_agent_has_a_height() -> None:
+    parts = {name.split(".")[1] for name in NAMES if name.startswith("worker_agent.")}
+    assert parts - HEIGHTS.keys() == set()
+
+
+def test_no_imports_go_round_in_a_circle() -> None:
+    graph = {name: {t for t in ours(name) if t in modules() and t != name and not name.startswith(t + ".")} for name in NAMES}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " → ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for target in sorted(graph[name]):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in NAMES:
+        visit(name, ())

@@ -1,0 +1,60 @@
+"""What is done in one place only: reading the environment, drawing with rich, broad `except`s of the command line."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.architecture.source import imports, modules
+
+NAMES = sorted(modules())
+KNOW_RICH = {"coordinator.cli.console", "coordinator.cli.render"}
+READS_ENVIRONMENT = {"worker_agent.config"}
+HEAVY = ("anthropic", "alembic", "jsonschema", "pypdf", "markdownify", "tree_sitter", "tree_sitter_bash", "aiohttp", "httpx2",
+         "pydantic", "rich", "psycopg", "bs4")  # fmt: skip
+
+
+def reads_environment(tree: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in ("environ", "environb", "getenv", "getenvb", "putenv")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+        for node in ast.walk(tree)
+    ) or any(
+        isinstance(node, ast.ImportFrom) and node.module == "os" and {a.name for a in node.names} & {"environ", "getenv"}
+        for node in ast.walk(tree)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_settings_read_the_environment(name: str) -> None:
+    assert name in READS_ENVIRONMENT or not reads_environment(modules()[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_console_and_render_know_rich(name: str) -> None:
+    assert name in KNOW_RICH or not any(target.split(".")[0] == "rich" for target in imports(name))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("migrations")])
+def test_nothing_heavy_is_imported_when_a_module_is(name: str) -> None:
+    assert [target for target in imports(name, at_start_only=True) if target.split(".")[0] in HEAVY] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("coordinator.cli")])
+def test_only_the_entry_of_the_command_line_catches_everything(name: str) -> None:
+    broad = [
+        handler.lineno
+        for handler in ast.walk(modules()[name])
+        if isinstance(handler, ast.ExceptHandler)
+        and (handler.type is None or (isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException")))
+    ]
+    assert name == "coordinator.cli.main" or broad == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_module_says_what_it_holds(name: str) -> None:
+    tree = modules()[name]
+    assert not tree.body or ast.get_docstring(tree)
