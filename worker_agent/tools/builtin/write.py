@@ -1,0 +1,63 @@
+"""`Write`: a whole file, new or replaced."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from worker_agent.errors import ToolError
+from worker_agent.tools import files
+from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
+from worker_agent.tools.builtin.edit import with_line_ends
+
+
+class Write(Tool):
+    name: ClassVar[str] = "Write"
+    description = (
+        "Writes a whole file, with the directories it needs. A file that exists is replaced: read all of it first. "
+        "Prefer Edit for changing a part of a file."
+    )
+    input_schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "file_path": {"type": "string", "description": "Absolute path of the file"},
+            "content": {"type": "string", "description": "The whole content"},
+        },
+        "required": ["file_path", "content"],
+        "additionalProperties": False,
+    }
+    main_field: ClassVar[str | None] = "file_path"
+
+    async def call(self, input: Input, context: ToolContext) -> ToolResult:
+        target = files.resolve(input["file_path"], context)
+        files.refuse_way_out(target, context)
+        content: str = input["content"]
+        if os.path.lexists(target.real):
+            data, info, done = *await self._replace(target, content, context), "Replaced"
+        else:
+            data = files.with_text(files.Text(""), content, content, target).encode()
+            info, done = await files.in_thread(files.create, target, data), "Created"
+        context.read_files[target.real] = files.remembered(info, data)
+        count = content.count("\n") + (not content.endswith("\n") and bool(content))
+        return ToolResult(
+            f"{done} {target.shown}: {count} lines, {len(data):,} bytes.",
+            data={"type": "update" if done == "Replaced" else "create", "filePath": str(target.path)},
+        )
+
+    async def _replace(
+        self, target: files.Target, content: str, context: ToolContext
+    ) -> tuple[bytes, os.stat_result]:
+        known = context.read_files.get(target.real)
+        if known is not None and known.partial:
+            raise ToolError(f"Only a part of {target.shown} was read. Read the rest before replacing it, or use Edit.")
+        return await files.in_thread(files.change, target, known, lambda old: _in_the_style_of(old, content, target))
+
+
+def _in_the_style_of(old: bytes, content: str, target: files.Target) -> bytes:
+    """`content` in the encoding of the file it replaces, with its mark, and with its line ends if it has one kind."""
+    text = files.decode(old)
+    if text is None or not text.text:
+        text = files.Text("") if text is None else text
+        return files.with_text(text, content, content, target).encode()
+    content = with_line_ends(content, text.newline or "")
+    return files.with_text(text, content, content, target).encode()
