@@ -1,0 +1,143 @@
+"""Thinking signatures and compaction signatures: issued by the fake, checked when they come back.
+
+A thinking signature names its model, how many blocks stood before the answer, the chain hash of those blocks (on models
+that bind), and a digest of its own text. So any edit of tools, system or earlier messages shows, and so does an edit
+of the thinking itself. A signature of another model is dropped without an error, as the real API drops it.
+
+A compaction block stands for the blocks it covers: after it, the chain goes on from where the covered prefix ended, so
+that thinking of the turns kept behind it remains valid.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from tests.support.fake_api.errors import Refusal
+from tests.support.fake_api.models import Model
+from tests.support.fake_api.prompt import Prompt, link
+
+_SECRET = b"fake-messages-api"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The chain that signatures are bound to. `covered` blocks went before chain[0], hidden in a compaction block."""
+
+    chain: list[bytes]
+    covered: int
+
+    def count(self) -> int:
+        return self.covered + len(self.chain)
+
+    def at(self, count: int) -> bytes | None:
+        """The chain value after `count` blocks, None where that lies inside the compacted part or beyond the end."""
+        index = count - self.covered - 1
+        return self.chain[index] if 0 <= index < len(self.chain) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A thinking block left out of what the model is shown; reported as `input_transformations`."""
+
+    path: str
+    reason: str
+
+    def entry(self) -> dict[str, str]:
+        return {"type": "thinking_dropped", "path": self.path, "reason": self.reason}
+
+
+@dataclass(slots=True)
+class Signatures:
+    literals: set[str] = field(default_factory=set)  # signatures a script chose itself: never checked
+    _covered: dict[str, tuple[bytes, int]] = field(default_factory=dict)  # compaction signature -> chain end, blocks
+
+    def binding(self, prompt: Prompt) -> Binding:
+        """The binding chain of a prompt; checks the signature of a compaction block at its head."""
+        if not prompt.facts or prompt.facts[0].compaction != 0:
+            return Binding(prompt.chain, 0)
+        block = prompt.facts[0].blocks[0]
+        signature = block.get("signature") or ""
+        if signature not in self._covered:
+            if signature in self.literals or block["content"] is None or not signature:
+                return Binding(prompt.chain, 0)
+            raise Refusal("messages.0.content.0: invalid compaction signature", error_code="compaction_signature_invalid")
+        if signature != _compaction(block["content"], *self._covered[signature]):
+            raise Refusal("messages.0.content.0: compaction content was changed", error_code="compaction_content_mismatch")
+        last, covered = self._covered[signature]
+        chain = [last]
+        for digest in prompt.digests[prompt.starts[0] + 1 :]:
+            chain.append(link(chain[-1], digest))
+        return Binding(chain, covered - 1)
+
+    def thinking(self, text: str, model: Model, binding: Binding) -> str:
+        """A new signature for thinking `text` in the answer to the prompt of `binding`."""
+        count = binding.count() if model.binds else 0
+        bound = (binding.at(count) or b"").hex() if model.binds else "-"
+        return _seal(f"{model.id}|{count}|{bound}|{_hash(text.encode())}")
+
+    def compaction(self, summary: str, binding: Binding) -> str:
+        count = binding.count()
+        end = binding.at(count) or b""
+        signature = _compaction(summary, end, count)
+        self._covered[signature] = (end, count)
+        return signature
+
+    def check(self, prompt: Prompt, model: Model, binding: Binding, *, drop: bool) -> list[Dropped]:
+        """Check each thinking block sent back; with `drop` a changed prefix drops the block instead of refusing."""
+        dropped: list[Dropped] = []
+        for number, facts in enumerate(prompt.facts):
+            failing = False
+            for index in facts.thinking:
+                path = f"messages.{number}.content.{index}"
+                reason = self._fault(facts.blocks[index], path, model, binding)
+                if reason == "prefix_binding_mismatch" and not drop:
+                    raise Refusal(
+                        f"{path}: this `{facts.blocks[index]['type']}` block is bound to a different conversation: the "
+                        "model, tools, system or messages before it are not those it was created with"
+                    )
+                failing = failing or reason == "prefix_binding_mismatch"
+                if reason or failing:
+                    dropped.append(Dropped(path, reason or "prefix_binding_mismatch"))
+        return dropped
+
+    def _fault(self, block: Mapping[str, Any], path: str, model: Model, binding: Binding) -> str | None:
+        plain = block["type"] == "thinking"
+        signature, text = (block["signature"], block["thinking"]) if plain else (block["data"], "")
+        if signature in self.literals:
+            return None
+        parts = _open(signature)
+        if parts is None or parts[3] != _hash(text.encode()):
+            name = "signature" if plain else "data"
+            raise Refusal(f"{path}: Invalid `{name}` in `{block['type']}` block")
+        if parts[0] != model.id:
+            return "model_binding_mismatch"
+        if not model.binds or (binding.at(int(parts[1])) or b"").hex() == parts[2]:
+            return None
+        return "prefix_binding_mismatch"
+
+
+def _hash(data: bytes) -> str:
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def _seal(text: str) -> str:
+    data = text.encode()
+    return base64.b64encode(data + b"|" + blake2b(data, key=_SECRET, digest_size=12).hexdigest().encode()).decode()
+
+
+def _open(signature: str) -> list[str] | None:
+    """The four parts of a signature this fake issued (any process of it), else None."""
+    try:
+        data, _, seal = base64.b64decode(signature, validate=True).rpartition(b"|")
+        good = blake2b(data, key=_SECRET, digest_size=12).hexdigest().encode() == seal
+        return data.decode().split("|") if good else None
+    except ValueError:
+        return None
+
+
+def _compaction(summary: str | None, end: bytes, count: int) -> str:
+    return _seal(f"compaction|{count}|{end.hex()}|{_hash((summary or '').encode())}")
