@@ -128,6 +128,11 @@ def when(iso: str | None) -> str:
     return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M") if iso else ""
 
 
+def seconds_of(iso: str) -> float:
+    """An ISO 8601 moment as seconds since the epoch."""
+    return datetime.fromisoformat(iso).timestamp()
+
+
 def status(value: str) -> Piece:
     sign, style = SIGNS.get(value, ("·", ""))
     return Piece(f"{sign} {value}", style)
@@ -236,6 +241,25 @@ def _session_row(session: Json) -> list[Piece]:
         Piece(one_line(session["title"] or session["goal"] or "")),
         Piece(one_line(session["cwd"] or "")),
     ]
+
+
+AGENT_COLUMNS = (
+    Column("NAME"),
+    Column("MODEL", keep=4),
+    Column("TOOLS", keep=3, flexible=True),
+    Column("DESCRIPTION", flexible=True, least=20),
+    Column("SOURCE", keep=5, flexible=True),
+)
+
+
+def agent_grid(agents: Sequence[Json]) -> Grid:
+    return Grid(AGENT_COLUMNS, [_agent_row(agent) for agent in agents])
+
+
+def _agent_row(agent: Json) -> list[Piece]:
+    tools = "all" if agent["tools"] is None else ", ".join(agent["tools"])
+    cells = (agent["name"], agent["model"] or "inherit", tools, agent["description"], agent["source"] or "built in")
+    return [Piece(one_line(cell)) for cell in cells]
 
 
 def table(rows: Sequence[Json]) -> Grid:

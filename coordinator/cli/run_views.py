@@ -1,0 +1,248 @@
+"""What a person or a program sees of a run while it goes on: four views over the same observed events.
+
+A view is called for every event (`on`), now and then (`tick`), and once at the end (`finish`). Views hold what they need
+to draw and nothing else; drawing is in `render.py`, lines of stream-json in `stream_json.py`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from coordinator.cli import render
+from coordinator.cli.console import Console
+from coordinator.cli.stream_json import StreamJson, init_line
+from coordinator.cli.terminal_text import literal, one_line
+from coordinator.observed import Observed, TaskChanged
+from coordinator.views import task_detail_json
+from worker_agent.events import MessageAdded, Notice, TextDelta, Tombstone
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+TELLING = frozenset({"api_retry", "model_fallback", "compaction", "budget", "refusal", "config", "hook"})
+FRAME = 0.125  # seconds between two frames at least
+ENDED = frozenset({"completed", "failed", "killed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What is known of a session when it begins."""
+
+    session_id: str
+    cwd: str
+    model: str
+    tools: tuple[str, ...] = ()
+    permission_mode: str = "default"
+    version: str = ""
+    offline: bool = False
+
+
+class View(Protocol):
+    def started(self, session: Started) -> None: ...
+
+    def on(self, observed: Observed) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        """The run is over; `result` is the documented result object, None when there is none."""
+        ...
+
+
+def task_values(changed: TaskChanged) -> dict[str, Any]:
+    return task_detail_json(changed.task, str(changed.task.status), time.time())
+
+
+class JsonView:
+    """One object at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def started(self, session: Started) -> None:
+        return None
+
+    def on(self, observed: Observed) -> None:
+        return None
+
+    def tick(self) -> None:
+        return None
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        if result is not None:
+            self._console.json(result)
+
+
+class StreamJsonView:
+    """One object a line, as things happen."""
+
+    def __init__(self, console: Console, *, partial_messages: bool) -> None:
+        self._console = console
+        self._partial = partial_messages
+        self._lines: StreamJson | None = None
+
+    def started(self, session: Started) -> None:
+        self._lines = StreamJson(session.session_id, partial_messages=self._partial)
+        self._console.json_line(
+            init_line(session.session_id, cwd=session.cwd, model=session.model, tools=session.tools,
+                      permission_mode=session.permission_mode, version=session.version)  # fmt: skip
+        )
+
+    def on(self, observed: Observed) -> None:
+        assert self._lines is not None, "a session is announced before its first event"
+        event = observed.event
+        lines = (
+            self._lines.task(task_values(event)) if isinstance(event, TaskChanged) else self._lines.event(observed.task_id, event)
+        )
+        for line in lines:
+            self._console.json_line(line)
+
+    def tick(self) -> None:
+        return None
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        for line in self._lines.rest() if self._lines else ():
+            self._console.json_line(line)
+        if result is not None:
+            self._console.json_line(result)
+
+
+class PlainView:
+    """The answer on stdout, what happens on stderr, a line each."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._statuses: dict[str, str] = {}
+
+    def started(self, session: Started) -> None:
+        self._console.note(headline(session))
+
+    def on(self, observed: Observed) -> None:
+        match observed.event:
+            case TaskChanged() as changed:
+                self._task(task_values(changed))
+            case Notice(kind, text) if kind in TELLING:
+                who = f"{observed.task_id}: " if observed.task_id else ""
+                self._console.note(f"{who}{one_line(text)}")
+            case _:
+                return
+
+    def _task(self, task: Mapping[str, Any]) -> None:
+        before, status = self._statuses.get(task["id"]), task["status"]
+        self._statuses[task["id"]] = status
+        if status == before or (before is None and status == "pending"):
+            return
+        sign = render.SIGNS[status][0]
+        more = [render.span(task["duration_ms"]), f"{task['tool_uses']} tools"] if status in ENDED else []
+        why = render.now_words(task) if status in ("failed", "killed") else ""
+        words = [f"{sign} {task['id']} {status}", one_line(task["description"]), *more, *([one_line(why)] if why else [])]
+        self._console.note("  ".join(words))
+
+    def tick(self) -> None:
+        return None
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        if result is not None:
+            print_answer(self._console, result)
+
+
+class LiveView:
+    """A tree of the tasks that is drawn anew in place, then the answer."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._tasks: dict[str, Mapping[str, Any]] = {}
+        self._head = ""
+        self._said = ""
+        self._drawn = 0.0
+        self._stack = ExitStack()
+        self._live: Live | None = None
+
+    def started(self, session: Started) -> None:
+        self._head = headline(session)
+        self._live = self._stack.enter_context(self._console.live(render.renderable([])))
+
+    def on(self, observed: Observed) -> None:
+        match observed.event:
+            case TaskChanged() as changed:
+                self._tasks[changed.task.id] = task_values(changed)
+            case TextDelta(text) if observed.task_id is None:
+                self._said = (self._said + text)[-400:]
+            case MessageAdded() | Tombstone() if observed.task_id is None:
+                self._said = ""
+            case Notice(kind, text) if kind in TELLING:
+                self._said = text
+            case _:
+                return
+        self.tick()
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if self._live is None or now - self._drawn < FRAME:
+            return
+        self._drawn = now
+        size = shutil.get_terminal_size((80, 24))
+        tasks = [_aged(task) for task in self._tasks.values()]
+        last = self._said.rsplit("\n", 1)[-1]
+        self._live.update(render.renderable(render.run_lines(self._head, tasks, last, size.columns, size.lines)), refresh=True)
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        self._drawn = 0.0
+        self.tick()
+        self._stack.close()
+        size = shutil.get_terminal_size((80, 24))
+        for line in render.run_lines(self._head, list(self._tasks.values()), "", size.columns, 10_000):
+            self._console.styled(line)
+        if result is not None:
+            self._console.line()
+            print_answer(self._console, result)
+
+
+def _aged(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A running task's age as of now."""
+    if task["status"] != "running" or not task["started_at"]:
+        return task
+    started = render.seconds_of(task["started_at"])
+    return {**task, "duration_ms": round((time.time() - started) * 1000)}
+
+
+def headline(session: Started) -> str:
+    model = f"{session.model} (no language model)" if session.offline else session.model
+    return f"session {session.session_id}  model {one_line(model)}  permission {session.permission_mode}"
+
+
+def print_answer(console: Console, result: Mapping[str, Any]) -> None:
+    """The answer to stdout; what went wrong, and what was denied, to stderr."""
+    text = literal(str(result.get("result") or "")).strip("\n")
+    if text:
+        console.line(text)
+    if result.get("is_error"):
+        why = next(iter(result.get("errors") or ()), None) or result.get("error")
+        console.error(f"{result.get('terminal_reason')}{f': {one_line(str(why))}' if why else ''}")
+    for denial in result.get("permission_denials") or ():
+        reason = denial.get("reason") or "needs a person's consent"
+        console.note(f"denied: {one_line(str(denial.get('tool_name')))}: {one_line(str(reason))}")
+
+
+@dataclass(slots=True)
+class Chosen:
+    """A view and whether it needs ticks."""
+
+    view: View
+    ticks: bool = field(default=False)
+
+
+def choose(console: Console, output_format: str, *, print_only: bool, partial_messages: bool) -> Chosen:
+    """The view for these flags and this stdout."""
+    if output_format == "json":
+        return Chosen(JsonView(console))
+    if output_format == "stream-json":
+        return Chosen(StreamJsonView(console, partial_messages=partial_messages))
+    if print_only or not console.has_colour:
+        return Chosen(PlainView(console))
+    return Chosen(LiveView(console), ticks=True)
