@@ -30,6 +30,7 @@ Kind = Literal[
     "meta",  # a nudge of the loop to the model: go on, budget, stop hook
     "boundary",  # a compaction lies here; `data` has trigger, tokens before, transcript position
     "summary",  # what a compaction made of everything before its boundary
+    "view",  # a decision about what is sent of the history (spilled, cleared, collapsed …); `data` is the decision
     "notice",  # display only
     "api_error",  # an API error shown to an observer; `data["media"]` names blocks to leave out from then on
 ]
@@ -106,7 +107,7 @@ def new_message_id() -> str:
     return uuid.uuid4().hex
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Message:
     """One message of a conversation.
 
@@ -139,6 +140,9 @@ class Message:
             object.__setattr__(self, "content", tuple(clean_json(b) for b in self.content))
             wire = canonical(self.content)
         object.__setattr__(self, "wire", wire)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def text(self) -> str:

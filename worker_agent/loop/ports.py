@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from worker_agent.api.client import ModelInfo, ModelRequest
+from worker_agent.context.values import Compacted, Prepared, Tracking
 from worker_agent.messages import Message, Usage
 
 
@@ -87,38 +88,6 @@ class Budget(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
-    """A conversation after a compaction: `messages` is what stands for the history from now on, `added` those of
-    them that are new and must be stored (boundary, summary, what was rebuilt)."""
-
-    messages: tuple[Message, ...]
-    added: tuple[Message, ...]
-    usage: Usage = Usage()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """The view to send. `compacted` when autocompact ran; `blocking` when the hard limit is reached (tokens)."""
-
-    view: tuple[Message, ...]
-    tokens: int
-    compacted: Compacted | None = None
-    blocking: bool = False
-    context_management: dict[str, Any] | None = None
-    betas: tuple[str, ...] = ()
-    compact_failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tracking:
-    """Autocompact's memory, kept in `State`."""
-
-    turn_id: str = ""
-    turns_since_compaction: int = 0
-    consecutive_failures: int = 0
-
-
 class ContextPort(Protocol):
     """The five steps of `context/pipeline.py`, and what mends a prompt that is too long."""
 
@@ -134,11 +103,16 @@ class ContextPort(Protocol):
     async def compact(
         self, messages: tuple[Message, ...], info: ModelInfo, trigger: str, instructions: str = ""
     ) -> Compacted | None:
-        """A full compaction now (`reactive`, `manual`); None if it failed."""
+        """A full compaction now; None if it failed. `trigger` is `reactive`, `manual`, or `media`, which leaves out
+        every image and document."""
         ...
 
     def turn_ended(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
         """A turn's tools are done: stage collapses in the background while the model works."""
+        ...
+
+    def largest(self, messages: tuple[Message, ...], info: ModelInfo) -> str:
+        """The largest block of the conversation in words, with its size: what a person must know when nothing helps."""
         ...
 
 

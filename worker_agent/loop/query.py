@@ -19,7 +19,7 @@ from worker_agent.loop import transitions
 from worker_agent.loop.decide import GoOn, Stop, decide
 from worker_agent.loop.model_turn import ModelTurn, Overloads
 from worker_agent.loop.params import QueryParams
-from worker_agent.loop.ports import Tracking
+from worker_agent.context.values import Tracking
 from worker_agent.loop.state import ContinueReason, State, Terminal, TerminalReason
 from worker_agent.loop.stop import count_output, end_turn, ended, interrupted
 from worker_agent.loop.tool_turn import ToolTurn
@@ -137,7 +137,14 @@ class Pass:
             return
         if verdict.error is not None:
             yield e.Notice("api_error", verdict.error.message, {"kind": verdict.error.kind.value})
+            if verdict.reason is TerminalReason.PROMPT_TOO_LONG:
+                self.next = self._ended_too_long(verdict.reason, verdict.error)
+                return
         self.next = ended(tools.state, verdict.reason, error=verdict.error)
+
+    def _ended_too_long(self, reason: TerminalReason, error: ModelError) -> Terminal:
+        largest = self.params.context.largest(self.state.messages, self.turn.info)
+        return ended(self.state, reason, error=error, detail=f"{error.message}; the largest part is {largest}")
 
     async def _end_turn(self) -> AsyncIterator[e.Event]:
         for event in await self._keep(self.turn.answer.message):
@@ -180,15 +187,16 @@ class Pass:
 
     async def _compact_now(self, error: ModelError) -> AsyncIterator[e.Event]:
         params = self.params
-        compacted = await params.context.compact(self.state.messages, self.turn.info, "reactive")
+        media = error.kind is ErrorKind.MEDIA_TOO_LARGE
+        trigger = "media" if media else "reactive"
+        compacted = await params.context.compact(self.state.messages, self.turn.info, trigger)
         if compacted is None:
-            media = error.kind is ErrorKind.MEDIA_TOO_LARGE
             yield e.Notice("api_error", error.message, {"kind": error.kind.value})
             reason = TerminalReason.IMAGE_ERROR if media else TerminalReason.PROMPT_TOO_LONG
-            self.next = ended(self.state, reason, error=error)
+            self.next = self._ended_too_long(reason, error)
             return
         await params.journal.append(compacted.added)
-        yield e.Notice("compaction", "the prompt was too long; the conversation was summarised", {"trigger": "reactive"})
+        yield e.Notice("compaction", f"{error.message}; the conversation was summarised", {"trigger": trigger})
         self.next = transitions.reactive_compact_retry(self.state, compacted)
 
     async def _keep(self, message: Message | None) -> Sequence[e.Event]:

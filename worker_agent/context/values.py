@@ -1,0 +1,118 @@
+"""The values of the context steps: what a window is, what a step decided, what a conversation is after a compaction.
+
+A *decision* changes what is sent of the history, never what is stored. Decisions are taken rarely and in one go, are
+recorded in order beside the transcript, and are applied to the history by pure functions: the same history and the
+same decisions give the same view, byte for byte, also after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from worker_agent import messages as m
+from worker_agent.messages import Message, Usage
+
+
+class Window(Protocol):
+    """What the steps need to know of a model; `api.client.ModelInfo` is one."""
+
+    window: int
+    max_output: int
+    chars_per_token: float
+    binds_thinking: bool
+    server_compaction: bool
+    server_editing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Step 1: these results (`tool_use_id` → the text that stands for it) lie whole in a file."""
+
+    kind: ClassVar[str] = "spill"
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Snip:
+    """Step 2: these messages are left out; `tokens` is about what they had."""
+
+    kind: ClassVar[str] = "snip"
+    ids: tuple[str, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Step 3: the content of these results is replaced by a short marker."""
+
+    kind: ClassVar[str] = "clear"
+    tool_use_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Collapse:
+    """Step 4: the messages from `first` to `last` (ids, both included) are shown as `summary`."""
+
+    kind: ClassVar[str] = "collapse"
+    first: str
+    last: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class StripThinking:
+    """Beside any other decision on a model that binds its thinking: the thinking blocks of every message up to and
+    including `last` are left out, because their signatures do not hold for the changed prefix."""
+
+    kind: ClassVar[str] = "strip_thinking"
+    last: str
+
+
+Decision = Spill | Snip | Clear | Collapse | StripThinking
+_KINDS: dict[str, type[Decision]] = {cls.kind: cls for cls in (Spill, Snip, Clear, Collapse, StripThinking)}
+
+
+def to_message(decision: Decision) -> Message:
+    """The row that records a decision beside the transcript."""
+    return m.notice("", kind="view", decision=decision.kind, **m.clean_json(asdict(decision)))
+
+
+def from_message(message: Message) -> Decision:
+    data = {k: tuple(v) if isinstance(v, list) else v for k, v in message.data.items()}
+    return _KINDS[data.pop("decision")](**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """Autocompact's memory, kept in the loop's `State`."""
+
+    turn_id: str = ""
+    turns_since_compaction: int = 0
+    consecutive_failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """A conversation after a compaction: `messages` stands for the history from now on, `added` are those of them that
+    are new and must be stored (boundary, summary, what was rebuilt)."""
+
+    messages: tuple[Message, ...]
+    added: tuple[Message, ...]
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The view to send and about how many tokens it has. `compacted` when autocompact ran, `compact_failed` when it
+    tried in vain; `blocking` when the hard limit is reached; the rest goes into the request."""
+
+    view: tuple[Message, ...]
+    tokens: int
+    compacted: Compacted | None = None
+    blocking: bool = False
+    compact_failed: bool = False
+    context_management: Mapping[str, Any] | None = None
+    betas: tuple[str, ...] = ()
+    notices: tuple[str, ...] = field(default=())

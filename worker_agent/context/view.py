@@ -1,0 +1,109 @@
+"""A history and its decisions → the view that is sent. Pure; applying the same decisions twice changes nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from worker_agent import messages as m
+from worker_agent.context.values import Clear, Collapse, Decision, Snip, Spill, StripThinking
+from worker_agent.messages import Block, Message
+
+CLEARED = "[Old tool result cleared to make room. Call the tool again if it is needed.]"
+THINKING = frozenset({"thinking", "redacted_thinking"})
+
+
+def draw(messages: Sequence[Message], decisions: Sequence[Decision]) -> tuple[Message, ...]:
+    """The view of `messages` under `decisions`, applied in the order they were taken."""
+    view = tuple(messages)
+    for decision in decisions:
+        view = apply(view, decision)
+    return view
+
+
+def apply(messages: tuple[Message, ...], decision: Decision) -> tuple[Message, ...]:
+    match decision:
+        case Spill(texts=texts):
+            return _map_results(messages, lambda block: texts.get(block["tool_use_id"]))
+        case Clear(tool_use_ids=ids):
+            wanted = frozenset(ids)
+            return _map_results(messages, lambda block: CLEARED if block["tool_use_id"] in wanted else None)
+        case Snip(ids=ids):
+            gone = frozenset(ids)
+            return tuple(message for message in messages if message.id not in gone)
+        case Collapse():
+            return _collapse(messages, decision)
+        case StripThinking(last=last):
+            return _strip_thinking(messages, last)
+
+
+def _map_results(messages: tuple[Message, ...], new_text: Callable[[Block], str | None]) -> tuple[Message, ...]:
+    """Replace the content of tool results for which `new_text` has one; every other message stays the same object."""
+    out = []
+    for message in messages:
+        if message.kind == "tool_results":
+            blocks = tuple(_with_text(b, new_text(b)) if b.get("type") == "tool_result" else b for b in message.content)
+            if any(a is not b for a, b in zip(blocks, message.content, strict=True)):
+                message = replace(message, content=blocks, wire=b"")
+        out.append(message)
+    return tuple(out)
+
+
+def _with_text(block: Block, text: str | None) -> Block:
+    return block if text is None or block.get("content") == text else {**block, "content": text}
+
+
+def _collapse(messages: tuple[Message, ...], decision: Collapse) -> tuple[Message, ...]:
+    index = {message.id: i for i, message in enumerate(messages)}
+    first, last = index.get(decision.first), index.get(decision.last)
+    if first is None or last is None:
+        return messages
+    text = f"<collapsed>\nSummary of earlier steps, made to save room:\n{decision.summary}\n</collapsed>"
+    at = messages[last].at
+    summary = m.user(text, kind="meta", meta=True, id=f"collapse-{decision.first}", at=at, data={"reason": "collapse"})
+    return (*messages[:first], summary, *messages[last + 1 :])
+
+
+def _strip_thinking(messages: tuple[Message, ...], last: str) -> tuple[Message, ...]:
+    index = next((i for i, message in enumerate(messages) if message.id == last), None)
+    if index is None:
+        return messages
+    return (*(without_thinking(message) for message in messages[: index + 1]), *messages[index + 1 :])
+
+
+def without_thinking(message: Message) -> Message:
+    """`message` without thinking blocks; the same object when it has none."""
+    if message.role != "assistant" or not any(b["type"] in THINKING for b in message.content):
+        return message
+    return replace(message, content=tuple(b for b in message.content if b["type"] not in THINKING), wire=b"")
+
+
+MEDIA_GONE = m.text_block("[An image or document stood here. It could not be sent.]")
+
+
+def without_media(message: Message) -> Message:
+    """`message` with a line of text in place of every image and document; the same object when it has none."""
+    content = tuple(_without_media(block) for block in message.content)
+    return message if content == message.content else replace(message, content=content, wire=b"")
+
+
+def _without_media(block: Block) -> Block:
+    if block.get("type") in ("image", "document"):
+        return MEDIA_GONE
+    if block.get("type") == "tool_result" and not isinstance(block.get("content", ""), str):
+        return {**block, "content": [_without_media(inner) for inner in block["content"]]}
+    return block
+
+
+def groups(messages: Sequence[Message]) -> list[range]:
+    """Index ranges that must stay together: an answer with the results of its calls; anything else alone."""
+    found: list[range] = []
+    start = 0
+    while start < len(messages):
+        end = start + 1
+        if messages[start].role == "assistant" and messages[start].tool_uses:
+            while end < len(messages) and messages[end].kind == "tool_results":
+                end += 1
+        found.append(range(start, end))
+        start = end
+    return found
