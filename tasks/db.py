@@ -1,0 +1,126 @@
+"""`Database`: open once, then `read` and `write` with a function over a connection.
+
+    db = Database.open(path)
+    task = db.read(lambda conn: registry.get(conn, task_id))
+    db.write(lambda conn: outbox.send(conn, …))
+
+1. Every write is one transaction that begins with the write lock, so what it read cannot be stale when it commits.
+2. A function may run again when the lock could not be had: it must touch nothing but the connection.
+3. Drivers' exceptions leave as `DatabaseError` with one sentence. What the function itself raises passes unchanged.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, exc
+
+from tasks import upgrade
+from tasks.engine import make_engine, parse_url
+from tasks.errors import DatabaseError
+from tasks.explain import explain, is_busy
+from tasks.upgrade import HEAD_REVISION
+
+__all__ = ["HEAD_REVISION", "Database", "DatabaseError", "now_of"]
+
+T = TypeVar("T")
+TRIES = 3  # each waits up to the busy timeout of 10 s
+
+
+def now_of(connection: Connection) -> float:
+    """The time by the clock of the connection's database, seconds since the epoch."""
+    return connection.info["clock"]()
+
+
+class Database:
+    """`path` is None for a server; `name` is safe to show (no password). Threads may share it."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.url: URL = engine.url
+        self.is_sqlite = engine.dialect.name == "sqlite"
+        self.path = Path(self.url.database or "") if self.is_sqlite else None
+        self.name = str(self.path) if self.path else self.url.render_as_string(hide_password=True)
+        self._readers = engine.execution_options(deferred=True)
+
+    @classmethod
+    def open(cls, url_or_path: str | Path, *, clock: Callable[[], float] = time.time) -> Database:
+        """Open, and make or upgrade as needed (see `upgrade.py`). Raises `DatabaseError`."""
+        url = parse_url(url_or_path)
+        if url.get_backend_name() == "sqlite":
+            upgrade.prepare_sqlite(Path(url.database or ""), clock)
+            return cls(make_engine(url, clock), clock)
+        db = cls(make_engine(url, clock), clock)
+        db._upgrade_server()
+        return db
+
+    def _upgrade_server(self) -> None:
+        try:
+            with self.engine.connect() as connection:
+                upgrade.prepare_postgres(connection, self.name)
+        except exc.DBAPIError as error:
+            raise explain(error, self.name) from None
+
+    def read(self, fn: Callable[[Connection], T]) -> T:
+        """`fn` over one consistent state of the database. What it writes is rolled back."""
+        return self._run(self._readers, fn, commit=False)
+
+    def write(self, fn: Callable[[Connection], T]) -> T:
+        """`fn` in one transaction; durable on return."""
+        return self._run(self.engine, fn, commit=True)
+
+    def _run(self, engine: Engine, fn: Callable[[Connection], T], *, commit: bool) -> T:
+        tries = 1
+        while True:
+            try:
+                with engine.connect() as connection, connection.begin() as transaction:
+                    value = fn(connection)
+                    if not commit:
+                        transaction.rollback()
+                    return value
+            except exc.IntegrityError:
+                raise
+            except exc.DBAPIError as error:
+                if not is_busy(error) or tries == TRIES:
+                    raise explain(error, self.name) from error
+                tries += 1
+
+    def query(self, sql: str) -> tuple[list[str], list[Sequence[Any]]]:
+        """Column names and rows of one statement that only reads; anything else is refused by the database."""
+        with self._readers.connect() as connection:
+            read_only = "PRAGMA query_only=ON" if self.is_sqlite else "SET TRANSACTION READ ONLY"
+            try:
+                connection.exec_driver_sql(read_only)
+                result = connection.exec_driver_sql(sql)
+                rows: list[Sequence[Any]] = [tuple(row) for row in result] if result.returns_rows else []
+                return (list(result.keys()) if result.returns_rows else []), rows
+            except exc.DBAPIError as error:
+                raise explain(error, self.name) from None
+            finally:
+                connection.rollback()
+                if self.is_sqlite:
+                    connection.exec_driver_sql("PRAGMA query_only=OFF")
+
+    def check(self) -> list[str]:
+        """What is wrong with the file, in the database's words; empty if it is sound. Reads all of it."""
+        if not self.is_sqlite:
+            return []
+        rows = self.read(lambda connection: connection.exec_driver_sql("PRAGMA integrity_check").fetchall())
+        return [row[0] for row in rows if row[0] != "ok"]
+
+    def backup(self, target: Path) -> Path:
+        """Copy the SQLite file, with all that is committed, while others write. Raises `DatabaseError`."""
+        if self.path is None:
+            raise DatabaseError("a server's database is backed up with its own tools (pg_dump)", exit_code=2)
+        try:
+            return upgrade.backup(self.path, target)
+        except (sqlite3.Error, OSError) as error:
+            raise DatabaseError(f"no backup could be written to {target}: {upgrade.reason_of(error)}") from None
+
+    def close(self) -> None:
+        self.engine.dispose()

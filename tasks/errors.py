@@ -1,0 +1,68 @@
+"""The errors of the store, as one tree. Each message is one sentence for a person; decisions are made on the class.
+
+    StoreError
+    ├─ DatabaseError      the database cannot be opened, upgraded, read or written; `.exit_code` is 2 where the person
+    │                     named something unusable, else 1
+    ├─ NotFound           no such session, task or agent (exit code 3)
+    ├─ Ambiguous          more than one fits; `.candidates` lists them (exit code 2)
+    ├─ NameTaken          another agent of the session has this name
+    ├─ IllegalMove        a change of status that the table of moves does not know: a mistake in the program
+    ├─ Owned              another process owns the session; `.owner` says which
+    └─ Fenced             this process does not own the session any more: stop at once, write nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class StoreError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    exit_code = 1
+
+
+class DatabaseError(StoreError):
+    """The database cannot be opened, upgraded, read or written."""
+
+    def __init__(self, message: str, *, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class NotFound(StoreError):
+    """No such session, task or agent."""
+
+    exit_code = 3
+
+
+class Ambiguous(StoreError):
+    """More than one session, task or agent fits what was asked for."""
+
+    exit_code = 2
+
+    def __init__(self, ref: str, candidates: Sequence[str]) -> None:
+        super().__init__(f"{ref!r} fits more than one: {', '.join(candidates)}")
+        self.candidates = tuple(candidates)
+
+
+class NameTaken(StoreError):
+    """Another agent of the session has this name."""
+
+
+class IllegalMove(StoreError):
+    """A change of status that the table of moves does not know."""
+
+
+class Owned(StoreError):
+    """Another process owns the session."""
+
+    def __init__(self, session_id: str, owner: Any) -> None:
+        super().__init__(f"session {session_id} is owned by process {owner.pid} on {owner.host}")
+        self.session_id = session_id
+        self.owner = owner
+
+
+class Fenced(StoreError):
+    """This process does not own the session any more."""

@@ -1,0 +1,42 @@
+"""What a driver's exception means, in one sentence that names the database and what to do. The only reader of codes."""
+
+from __future__ import annotations
+
+from sqlalchemy import exc
+
+from tasks.errors import DatabaseError
+
+BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
+_SQLITE = {
+    "SQLITE_BUSY": "is busy: another process holds its write lock; try again, or end that process",
+    "SQLITE_LOCKED": "is busy: another connection holds its write lock; try again",
+    "SQLITE_CORRUPT": "is damaged (its pages do not fit together); put a backup in its place",
+    "SQLITE_NOTADB": "is not an SQLite database; name another file, or put a backup in its place",
+    "SQLITE_FULL": "cannot grow: the disk is full; free some space and try again",
+    "SQLITE_READONLY": "cannot be written: the file or its directory is read-only",
+    "SQLITE_CANTOPEN": "cannot be opened: the directory is missing, read-only, or not ours",
+    "SQLITE_PERM": "cannot be opened: permission denied",
+    "SQLITE_IOERR": "cannot be read or written: the disk or its limits gave an error",
+}
+_UNUSABLE = ("SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_PERM")
+
+
+def code_of(error: BaseException) -> str:
+    """SQLite's name of the primary error code, as far as the driver tells one ("SQLITE_BUSY"), else ""."""
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    name = getattr(cause, "sqlite_errorname", None) or ""
+    return "_".join(name.split("_")[:2])
+
+
+def is_busy(error: BaseException) -> bool:
+    return code_of(error) in BUSY
+
+
+def explain(error: BaseException, name: str) -> DatabaseError:
+    """The `DatabaseError` that says what `error` means for the database `name`."""
+    code = code_of(error)
+    if code in _SQLITE:
+        return DatabaseError(f"the database {name} {_SQLITE[code]}", exit_code=2 if code in _UNUSABLE else 1)
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    first_line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    return DatabaseError(f"the database {name} gave an error: {first_line}")

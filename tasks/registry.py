@@ -1,0 +1,372 @@
+"""The registry of tasks: the only writer of `tasks.status`.
+
+1. Every change of status is one guarded `UPDATE … WHERE status IN (…)` whose row count is looked at (`_move`). The states it
+   may come from are read off the table of moves. Terminal is terminal: the first one wins.
+2. The event row and the notification are written in the same transaction as the status.
+3. A run is fenced twice: by its attempt (a later `claim` ends its right to write) and by the session's fence (a later
+   owner does). A stale run writes nothing and is told so by `False`.
+4. Killing needs no ownership: any process may. What waits for a killed agent goes back as undelivered.
+5. `interrupted` is shown, never stored: a live task whose owner is proven gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Text, Update, and_, bindparam, func, insert, literal, or_, select, update
+
+from tasks import agents, events, leases, outbox
+from tasks.db import now_of
+from tasks.errors import IllegalMove, NotFound
+from tasks.ids import new_id
+from tasks.models import agents as agents_table
+from tasks.models import sessions, tasks
+from tasks.records import AgentRecord, Delivery, NewTask, Owner, SessionStatus, TaskRecord
+from tasks.states import INTERRUPTED, LIVE, TaskStatus, sources
+
+ACTIVITIES = 5  # kept
+_AS_ASKED = (
+    "session_id", "type", "description", "prompt", "parent_id", "continues", "definition", "cwd", "worktree", "branch",
+    "isolation", "background", "result_schema", "allowed_tools", "output_file", "fence",
+)  # fmt: skip
+
+_GET = select(tasks).where(tasks.c.id == bindparam("task_id"))
+_SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == tasks.c.session_id).scalar_subquery()
+_UNFENCED = or_(tasks.c.fence.is_(None), tasks.c.fence == _SESSION_FENCE)
+_PROGRESS = (
+    update(tasks)
+    .where(
+        tasks.c.id == bindparam("task_id"),
+        tasks.c.attempt == bindparam("of_attempt"),
+        tasks.c.status == TaskStatus.RUNNING,
+        _UNFENCED,
+    )
+    .values(
+        tool_uses=bindparam("tool_uses"),
+        input_tokens=bindparam("input_tokens"),
+        output_tokens=bindparam("output_tokens"),
+        cache_read_tokens=func.coalesce(bindparam("cache_read_tokens"), tasks.c.cache_read_tokens),
+        cache_write_tokens=func.coalesce(bindparam("cache_write_tokens"), tasks.c.cache_write_tokens),
+        cost_usd=bindparam("cost_usd"),
+        activities=bindparam("activities"),
+        model=func.coalesce(bindparam("model"), tasks.c.model),
+        last_activity_at=bindparam("now"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KillOutcome:
+    """`changed`: this call ended it. `status_before` and `status` are equal if it had ended already. `undelivered` are
+    the messages that went back."""
+
+    changed: bool
+    status_before: TaskStatus
+    status: TaskStatus
+    undelivered: tuple[Delivery, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """What `list_tasks` gives. Without `session_id` tasks of open sessions only, unless `ended_sessions`. `statuses` are
+    stored ones. `texts` False leaves out the long texts (`prompt` "", `result` None), for lists."""
+
+    session_id: str | None = None
+    agent_id: str | None = None
+    statuses: Sequence[TaskStatus] = ()
+    ended_sessions: bool = False
+    texts: bool = True
+
+
+def create(conn: Connection, new: NewTask) -> TaskRecord:
+    """Store a pending task, and its agent if it is new. An id that exists already gives that task: asking twice is
+    asking once. Raises `NameTaken`, `NotFound` (the task it continues), `Fenced`."""
+    if new.fence is not None:
+        leases.check(conn, new.session_id, new.fence)
+    if new.id is not None and (known := find(conn, new.id)) is not None:
+        return known
+    id = new.id or _unused_id(conn, new)
+    agent = _agent_for(conn, new, id)
+    asked = {name: getattr(new, name) for name in _AS_ASKED}
+    conn.execute(insert(tasks), _BLANK | asked | _of_agent(agent, new) | {"id": id, "created_at": now_of(conn)})
+    events.add(conn, new.session_id, id, "task_created", {"type": new.type, "description": new.description})
+    return get(conn, id)
+
+
+_BLANK: dict[str, object] = {
+    "status": TaskStatus.PENDING,
+    "notified": False,
+    "attempt": 0,
+    "tool_uses": 0,
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "cache_read_tokens": 0,
+    "cache_write_tokens": 0,
+    "activities": [],
+}
+
+
+def _unused_id(conn: Connection, new: NewTask) -> str:
+    while True:
+        id = new_id(new.type)
+        if find(conn, id) is None and agents.find(conn, id) is None:
+            return id
+
+
+def _agent_for(conn: Connection, new: NewTask, task_id: str) -> AgentRecord:
+    agent_id = new.agent_id or (get(conn, new.continues).agent_id if new.continues else task_id)
+    wanted = AgentRecord(
+        id=agent_id, session_id=new.session_id, name=new.name, definition=new.definition, model=new.model, cwd=new.cwd
+    )
+    return agents.create(conn, wanted)
+
+
+def _of_agent(agent: AgentRecord, new: NewTask) -> dict[str, object]:
+    """Name and definition are the agent's: a later run has them too."""
+    return {
+        "agent_id": agent.id,
+        "name": agent.name,
+        "definition": new.definition or agent.definition,
+        "model": new.model or agent.model,
+    }
+
+
+def claim(conn: Connection, task_id: str, *, owner: Owner, fence: int) -> int | None:
+    """Start a pending task, or take a running one over; returns the attempt that guards every later write of this run.
+    None if it has ended. Raises `Fenced`, `NotFound`."""
+    task = get(conn, task_id)
+    leases.check(conn, task.session_id, fence)
+    mine = {"owner_pid": owner.pid, "owner_started_at": owner.started_at, "owner_host": owner.host, "fence": fence}
+    now = now_of(conn)
+    run = {"attempt": tasks.c.attempt + 1, "started_at": func.coalesce(tasks.c.started_at, now), "last_activity_at": now}
+    from_states = [*sources(TaskStatus.RUNNING), TaskStatus.RUNNING]
+    if not _move(conn, task_id, TaskStatus.RUNNING, from_states, **mine, **run):
+        return None
+    attempt = get(conn, task_id).attempt
+    events.add(conn, task.session_id, task_id, "task_running", {"before": task.status, "attempt": attempt})
+    return attempt
+
+
+def finish(
+    conn: Connection,
+    task_id: str,
+    *,
+    attempt: int,
+    status: TaskStatus,
+    result: str | None,
+    error: str | None = None,
+    error_class: str | None = None,
+    retryable: bool | None = None,
+    end_reason: str | None,
+    notify: bool = True,
+    output_file: str | None = None,
+    exit_code: int | None = None,
+) -> bool:
+    """End a run. False, with nothing written, if it lost the race or is fenced. A pending task can fail with attempt
+    0. A failed task always has an error class and says whether trying again may help. Raises `IllegalMove`,
+    `NotFound`."""
+    status = TaskStatus(status)
+    ending = {"result": result, "error": error, "error_class": error_class, "retryable": retryable, "end_reason": end_reason}
+    if status is TaskStatus.FAILED:
+        ending |= {"error_class": error_class or "unknown", "retryable": bool(retryable)}
+    optional = {"output_file": output_file, "exit_code": exit_code}
+    ending |= {name: value for name, value in optional.items() if value is not None}
+    before = get(conn, task_id)
+    if not _end(conn, before, status, and_(tasks.c.attempt == attempt, _UNFENCED), notify, ending):
+        _refuse_illegal(conn, before, status, attempt)
+        return False
+    return True
+
+
+def _refuse_illegal(conn: Connection, before: TaskRecord, status: TaskStatus, attempt: int) -> None:
+    """A move that the table does not know is a mistake of the caller; everything else is a lost race."""
+    if before.attempt == attempt and before.is_live and before.status not in sources(status):
+        raise IllegalMove(f"task {before.id} is {before.status} and cannot become {status}")
+
+
+def kill(
+    conn: Connection, task_id: str, *, by: str, notify: bool, end_reason: str, error: str | None = None
+) -> KillOutcome:
+    """End a task from any process; one that has ended stays as it is. Without `notify` whoever asked knows already.
+    Raises `NotFound`."""
+    before = get(conn, task_id)
+    if not _end(conn, before, TaskStatus.KILLED, None, notify, {"end_reason": end_reason, "error": error}, by=by):
+        return KillOutcome(False, before.status, before.status)
+    undelivered = outbox.return_undelivered(conn, before.agent_id, f"task {task_id} was killed by {by}")
+    return KillOutcome(True, before.status, TaskStatus.KILLED, tuple(undelivered))
+
+
+def _end(
+    conn: Connection,
+    task: TaskRecord,
+    status: TaskStatus,
+    guard: object,
+    notify: bool,
+    values: dict[str, object],
+    by: str | None = None,
+) -> bool:
+    """The status, the event and the notification, in the caller's transaction."""
+    if not _move(conn, task.id, status, sources(status), guard, ended_at=now_of(conn), notified=not notify, **values):
+        return False
+    told = {"before": task.status, "attempt": task.attempt, "end_reason": values["end_reason"], "by": by}
+    events.add(conn, task.session_id, task.id, f"task_{status}", told)
+    if task.agent_id != task.session_id:
+        outbox.redirect_notifications(conn, task.agent_id, task.session_id)
+    if notify:
+        outbox.notify(conn, task, _whom_to_tell(conn, task))
+    return True
+
+
+def _move(
+    conn: Connection, task_id: str, target: TaskStatus, from_states: Sequence[TaskStatus], guard: object = None, **values: object
+) -> bool:
+    """The one guarded UPDATE of a status."""
+    statement: Update = update(tasks).where(tasks.c.id == task_id, tasks.c.status.in_(from_states))
+    if guard is not None:
+        statement = statement.where(guard)  # type: ignore[arg-type]
+    return conn.execute(statement.values(status=target, **values)).rowcount == 1
+
+
+def _whom_to_tell(conn: Connection, task: TaskRecord) -> str:
+    """The agent that asked for the task while it lives, else the coordinator."""
+    parent = find(conn, task.parent_id) if task.parent_id else None
+    return parent.agent_id if parent is not None and parent.is_live else task.session_id
+
+
+def kill_all(conn: Connection, session_id: str, *, by: str, notify: bool, end_reason: str) -> list[str]:
+    """Kill every live task of a session; returns their ids."""
+    ids = [task.id for task in live(conn, session_id)]
+    return [id for id in ids if kill(conn, id, by=by, notify=notify, end_reason=end_reason).changed]
+
+
+def request_stop(conn: Connection, task_id: str, *, by: str, wrap_up: float | None = None) -> bool:
+    """Ask the owner to end a task; `wrap_up` are the seconds it has for a last report, None for none. A later wish
+    without one overrides. False if it has ended. Raises `NotFound`."""
+    task = get(conn, task_id)
+    wish = {"stop_requested_at": now_of(conn), "stop_requested_by": by, "stop_wrap_up": wrap_up}
+    if not conn.execute(update(tasks).where(tasks.c.id == task_id, tasks.c.status.in_(LIVE)).values(**wish)).rowcount:
+        return False
+    events.add(conn, task.session_id, task_id, "task_stop_requested", {"by": by, "wrap_up": wrap_up})
+    return True
+
+
+def attach_partial(conn: Connection, task_id: str, result: str) -> bool:
+    """Add what a killed task had written so far; only once, and only to a killed one."""
+    killed = (tasks.c.id == task_id) & (tasks.c.status == TaskStatus.KILLED) & tasks.c.result.is_(None)
+    return conn.execute(update(tasks).where(killed).values(result=result)).rowcount == 1
+
+
+def progress(
+    conn: Connection,
+    task_id: str,
+    *,
+    attempt: int,
+    tool_uses: int,
+    input_tokens: int,
+    output_tokens: int,
+    cost_usd: float | None,
+    activities: Sequence[str],
+    model: str | None = None,
+    cache_read_tokens: int | None = None,
+    cache_write_tokens: int | None = None,
+) -> bool:
+    """Store where a run stands: absolute figures, the last activities (5 are kept) and a sign of life. None leaves
+    `model` and the cache figures as they are; a `cost_usd` of None means unknown. False if the run is stale."""
+    row = {
+        "task_id": task_id,
+        "of_attempt": attempt,
+        "tool_uses": tool_uses,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "cost_usd": cost_usd,
+        "activities": list(activities)[-ACTIVITIES:],
+        "model": model,
+        "cache_read_tokens": cache_read_tokens,
+        "cache_write_tokens": cache_write_tokens,
+        "now": now_of(conn),
+    }
+    return conn.execute(_PROGRESS, row).rowcount == 1
+
+
+def annotate(
+    conn: Connection,
+    task_id: str,
+    *,
+    cwd: str | None = None,
+    worktree: str | None = None,
+    branch: str | None = None,
+    output_file: str | None = None,
+    model: str | None = None,
+) -> None:
+    """Add what becomes known of a task after it was created; None leaves a field as it is."""
+    given = {"cwd": cwd, "worktree": worktree, "branch": branch, "output_file": output_file, "model": model}
+    known = {name: value for name, value in given.items() if value is not None}
+    if known:
+        conn.execute(update(tasks).where(tasks.c.id == task_id).values(**known))
+
+
+def find(conn: Connection, task_id: str) -> TaskRecord | None:
+    row = conn.execute(_GET, {"task_id": task_id}).first()
+    return None if row is None else TaskRecord.from_row(row)
+
+
+def get(conn: Connection, task_id: str) -> TaskRecord:
+    """Raises `NotFound`."""
+    if (task := find(conn, task_id)) is None:
+        raise NotFound(f"no task {task_id}")
+    return task
+
+
+def list_tasks(conn: Connection, wanted: TaskFilter = TaskFilter()) -> list[TaskRecord]:
+    """The tasks that fit, oldest first."""
+    long = {"prompt": "", "result": None} if not wanted.texts else {}
+    columns = [_constant(column.name, long[column.name]) if column.name in long else column for column in tasks.c]
+    query = select(*columns).order_by(tasks.c.created_at, tasks.c.id)
+    if wanted.session_id is not None:
+        query = query.where(tasks.c.session_id == wanted.session_id)
+    elif not wanted.ended_sessions:
+        query = query.join(sessions, sessions.c.id == tasks.c.session_id).where(sessions.c.status == SessionStatus.OPEN)
+    if wanted.agent_id is not None:
+        query = query.where(tasks.c.agent_id == wanted.agent_id)
+    if wanted.statuses:
+        query = query.where(tasks.c.status.in_(wanted.statuses))
+    return [TaskRecord.from_row(row) for row in conn.execute(query)]
+
+
+def _constant(name: str, value: str | None) -> object:
+    return literal(value, Text).label(name)
+
+
+def live(conn: Connection, session_id: str) -> list[TaskRecord]:
+    """The tasks of a session that have not ended, oldest first."""
+    return list_tasks(conn, TaskFilter(session_id=session_id, statuses=sorted(LIVE)))
+
+
+def resolve(conn: Connection, ref: str, session_id: str | None = None) -> TaskRecord:
+    """The task that `ref` means: its id, or the newest task of the agent it addresses (name, unique beginning). Raises
+    `NotFound`, `Ambiguous`."""
+    if (task := find(conn, ref)) is not None and session_id in (None, task.session_id):
+        return task
+    if (begun := _by_beginning(conn, ref, session_id)) is not None:
+        return begun
+    _, latest = agents.resolve(conn, session_id, ref)
+    if latest is None:
+        raise NotFound(f"no task {ref!r}")
+    return latest
+
+
+def _by_beginning(conn: Connection, ref: str, session_id: str | None) -> TaskRecord | None:
+    """The task whose id alone begins so; a name goes before that."""
+    if not (ref.isascii() and ref.isalnum()) or conn.scalar(select(agents_table.c.id).where(agents_table.c.name == ref).limit(1)):
+        return None
+    query = select(tasks).where(func.substr(tasks.c.id, 1, len(ref)) == ref).limit(2)
+    if session_id is not None:
+        query = query.where(tasks.c.session_id == session_id)
+    found = conn.execute(query).all()
+    return TaskRecord.from_row(found[0]) if len(found) == 1 else None
+
+
+def shown_status(task: TaskRecord, session_owner_gone: bool) -> str:
+    """The status as a person sees it: the stored one, or `interrupted` for a live task whose owner is proven gone."""
+    return INTERRUPTED if task.status in LIVE and session_owner_gone else str(task.status)

@@ -1,0 +1,99 @@
+"""Has another process changed something?
+
+SQLite counts commits: `PRAGMA data_version` differs when another connection has committed since this one looked (its own
+commits do not count), and costs a few microseconds. PostgreSQL notifies: every writing transaction does, on commit.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from tasks.db import Database
+from tasks.engine import CHANNEL
+
+POLL = 0.05  # seconds between looks on SQLite
+
+
+class Probe(Protocol):
+    def changed(self, timeout: float = 0.0) -> bool:
+        """Whether another connection committed since the last time this said so; waits up to `timeout` seconds."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SqliteProbe:
+    """Looks with a connection of its own, or with the one whose own commits must not count."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._driver: Any = connection.connection.driver_connection
+        self._seen = self._version()
+
+    def _version(self) -> int:
+        return int(self._driver.execute("PRAGMA data_version").fetchone()[0])
+
+    def changed(self, timeout: float = 0.0) -> bool:
+        deadline = time.monotonic() + timeout
+        while (version := self._version()) == self._seen:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(POLL, left))
+        self._seen = version
+        return True
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresProbe:
+    """Listens on a connection of its own; `ignore_pid` is the server process whose commits are our own."""
+
+    def __init__(self, db: Database, ignore_pid: int | None = None) -> None:
+        self._db = db
+        self._ignore = ignore_pid
+        self._listen()
+
+    def _listen(self) -> None:
+        self._connection = self._db.engine.connect().execution_options(isolation_level="AUTOCOMMIT", deferred=True)
+        self._connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+        self._driver: Any = self._connection.connection.driver_connection
+
+    def changed(self, timeout: float = 0.0) -> bool:
+        if self._driver.closed:
+            self._listen()
+            return True  # what was missed is not known: look
+        heard = self._driver.notifies(timeout=timeout, stop_after=1)
+        return any(note.pid != self._ignore for note in heard)
+
+    def close(self) -> None:
+        self._connection.invalidate()  # it would go on listening in the pool
+        self._connection.close()
+
+
+def open_probe(db: Database) -> Probe:
+    return SqliteProbe(db.engine.connect()) if db.is_sqlite else PostgresProbe(db)
+
+
+class Watcher:
+    """For viewers (`logs -f`, `wait`): what changed is theirs to read. Not shared between threads."""
+
+    def __init__(self, db: Database) -> None:
+        self._probe = open_probe(db)
+
+    def changed(self, timeout: float) -> bool:
+        """Whether anything was committed since the last look; waits up to `timeout` seconds for it."""
+        return self._probe.changed(timeout)
+
+    def close(self) -> None:
+        self._probe.close()
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
