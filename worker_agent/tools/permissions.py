@@ -1,0 +1,315 @@
+"""Permissions of one agent: rules, a mode, and what is free by itself.
+
+The order, fixed: deny rule → ask rule → the tool's own check → mode → allow rule → ask. First match wins; specificity is
+nothing, so a broad deny has no exceptions. A verdict is a value that names the deciding rule and its file.
+
+What holds without any rule:
+
+- `Read`, `Glob`, `Grep` inside the roots (working directory, added directories, scratchpad) and `TodoWrite` are free, and
+  so are `Agent`, `SendMessage`, `TaskStop`. Paths are judged as written and after links are resolved.
+- `Bash` is free where every part is in the read-only table and every file it names lies inside the roots. A compound
+  command is as free as its least free part; what cannot be parsed asks, and so does what hides what it runs.
+- `acceptEdits` runs edits inside the roots and `Bash` (redirections count as edits of their target); the places from
+  which code runs later, `.git`, `.claude` and the like, still ask. `plan` only reads. `dontAsk` denies what would ask.
+  `bypassPermissions` runs everything that no deny or ask rule speaks about.
+- A worker's rights are at most its parent's: `child` keeps the parent as a ceiling, and the stricter verdict counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from worker_agent.tools.base import Allow, Ask, Decision, Deny, Input, Passthrough, Tool, ToolContext
+from worker_agent.tools.rules import ALIASES, EDIT_TOOLS, READ_TOOLS, Behavior, Kind, Places, Rule, RuleSet, inside, resolve
+from worker_agent.tools.shell_judge import ShellJudge, edit_path_is_protected
+
+FREE_TOOLS = frozenset({"Agent", "SendMessage", "TaskStop", "TodoWrite"})
+
+
+class Mode(StrEnum):
+    DEFAULT = "default"
+    ACCEPT_EDITS = "acceptEdits"
+    PLAN = "plan"
+    DONT_ASK = "dontAsk"
+    BYPASS = "bypassPermissions"
+
+    @classmethod
+    def parse(cls, text: str) -> Mode:
+        """A mode by its name; `manual` is `default`. Raises `ValueError`."""
+        return cls.DEFAULT if text == "manual" else cls(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`decision` is Allow, Deny or Ask. `rule` is the one that decided, None where mode or default did; `source` says
+    where it stands (`…/settings.json (permissions.deny[0])`, `mode acceptEdits`, `default`)."""
+
+    decision: Allow | Deny | Ask
+    rule: Rule | None
+    source: str
+    why: str
+
+    @property
+    def behavior(self) -> str:
+        return {Allow: "allow", Deny: "deny", Ask: "ask"}[type(self.decision)]
+
+
+_STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Rules and mode of one agent; implements `PermissionPolicy`. `cwd` is the project's directory, the one that path
+    patterns hang on; `roots` those the agent may read unasked. `ceiling` is the parent's policy."""
+
+    mode: str = Mode.DEFAULT
+    rules: RuleSet = field(default_factory=RuleSet)
+    cwd: Path = field(default_factory=Path.cwd)
+    roots: tuple[Path, ...] = ()
+    home: Path = field(default_factory=Path.home)
+    ceiling: Policy | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", Mode.parse(self.mode))
+
+    async def decide(self, tool: Tool, input: Input, context: ToolContext) -> Decision:
+        """Allow, Deny or Ask; see the head of this file."""
+        own = await tool.check_permissions(input, context)
+        cwd = context.shell.cwd if context.shell else context.cwd
+        return self.judge(tool.name, input, own=own, cwd=cwd, roots=context.roots).decision
+
+    def removes(self, tool_name: str) -> bool:
+        """Whether a bare-name deny, of this agent or of one above it, takes the tool out of the model's list."""
+        own = any(rule.covers_everything and rule.names(tool_name) for rule in self.rules.deny)
+        return own or (self.ceiling is not None and self.ceiling.removes(tool_name))
+
+    def explain(self, tool_name: str, input: Input) -> Verdict:
+        """The verdict on a call, with the rule and the file that decided."""
+        return self.judge(tool_name, input)
+
+    def denies_path(self, path: Path, tool_name: str = "Read") -> bool:
+        """Whether a deny rule forbids this very file: for tools that find files by themselves (`Grep`, `Glob`)."""
+        places = Places(self.cwd, self.home, self.roots)
+        own = any(r.names(tool_name) and _speaks_of_paths(r) and r.matches_path(path, places) for r in self.rules.deny)
+        return own or (self.ceiling is not None and self.ceiling.denies_path(path, tool_name))
+
+    def child(self, *, mode: str | None = None, rules: RuleSet | None = None, roots: tuple[Path, ...] | None = None) -> Policy:
+        """The policy of an agent below this one. What is not given is as here; nothing given can widen it."""
+        return replace(
+            self,
+            mode=self.mode if mode is None else mode,
+            rules=self.rules if rules is None else rules,
+            roots=self.roots if roots is None else roots,
+            ceiling=self,
+        )
+
+    def judge(
+        self,
+        tool_name: str,
+        input: Input,
+        *,
+        own: Decision = Passthrough(),
+        cwd: Path | None = None,
+        roots: tuple[Path, ...] | None = None,
+    ) -> Verdict:
+        """The verdict: the stricter one of this policy and of those above it."""
+        tool_name = ALIASES.get(tool_name, tool_name)
+        verdict = self._judge_alone(tool_name, input, own, cwd or self.cwd, self._roots(roots))
+        if self.ceiling is None:
+            return verdict
+        above = self.ceiling.judge(tool_name, input, own=own, cwd=cwd, roots=roots)
+        return above if _STRICTNESS[above.behavior] > _STRICTNESS[verdict.behavior] else verdict
+
+    def _roots(self, roots: tuple[Path, ...] | None) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys((*(self.roots or (self.cwd,)), *(roots or ()))))
+
+    def _judge_alone(self, tool: str, input: Input, own: Decision, cwd: Path, roots: tuple[Path, ...]) -> Verdict:
+        call = _Call(tool, input, cwd, Places(self.cwd, self.home, roots), Mode(self.mode), self.rules)
+        verdict = call.judge(own)
+        if self.mode is Mode.DONT_ASK and isinstance(verdict.decision, Ask):
+            return replace(verdict, decision=Deny(f"{verdict.why}; mode dontAsk denies what would ask"))
+        return verdict
+
+
+def _speaks_of_paths(rule: Rule) -> bool:
+    return rule.kind in (Kind.PATH, Kind.WHOLE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call before one policy: the gates in their order."""
+
+    tool: str
+    input: Mapping[str, Any]
+    cwd: Path
+    places: Places
+    mode: Mode
+    rules: RuleSet
+
+    def judge(self, own: Decision) -> Verdict:
+        for rule in self._speaking(self.rules.deny):
+            if self._matches(rule):
+                return _denied(rule, f"{rule.text} denies it")
+        shell = self._shell() if self.tool == "Bash" else None
+        if shell and (hit := shell.denied()):
+            return _denied(*hit)
+        for rule in self._speaking(self.rules.ask):
+            if self._matches(rule):
+                return _asked(rule, f"{rule.text} asks")
+        if shell and (found := shell.asked()):
+            return _asked(found[0], found[1])
+        return self._own(own) or self._by_mode(shell, own) or self._by_rule(shell) or self._otherwise(shell, own)
+
+    # rules that can be asked without the shell grammar
+
+    def _speaking(self, rules: tuple[Rule, ...]) -> Iterator[Rule]:
+        return (rule for rule in rules if rule.names(self.tool) and rule.kind is not Kind.NEVER)
+
+    def _matches(self, rule: Rule) -> bool:
+        match rule.kind:
+            case Kind.WHOLE:
+                return True
+            case Kind.FIELD:
+                return rule.matches_field(self.input)
+            case Kind.DOMAIN:
+                return rule.matches_host(_host(self.input))
+            case Kind.NAME:
+                return rule.matches_text(self._name())
+            case Kind.PATH:
+                targets = list(self._paths())
+                every = all if rule.behavior is Behavior.ALLOW else any
+                return bool(targets) and every(rule.matches_path(path, self.places) for path in targets)
+            case Kind.SHELL | Kind.NEVER:
+                return False
+
+    def _name(self) -> str:
+        if self.tool == "Agent":
+            return str(self.input.get("subagent_type") or "worker")
+        return f"{self.input.get('skill', '')} {self.input.get('args', '')}".strip()
+
+    def _paths(self) -> Iterator[Path]:
+        """The files or directories a file tool is about, absolute."""
+        if self.tool in ("Glob", "Grep"):
+            base = self._absolute(self.input.get("path") or ".")
+            pattern = str(self.input.get("pattern" if self.tool == "Glob" else "glob") or "")
+            yield base
+            if prefix := _literal_prefix(pattern):
+                yield base / prefix
+            return
+        name = "notebook_path" if self.tool == "NotebookEdit" else "file_path"
+        yield self._absolute(self.input.get(name) or ".")
+
+    def _absolute(self, text: Any) -> Path:
+        """As the tools resolve it: `~` is home, the rest hangs on the directory the agent stands in."""
+        raw = str(text).replace("\0", "\ufffd")
+        if raw == "~" or raw.startswith("~/"):
+            return self.places.home / raw[2:]
+        return self.cwd / raw
+
+    def _shell(self) -> ShellJudge:
+        return ShellJudge(str(self.input.get("command") or ""), self.cwd, self.places, self.rules)
+
+    # the other gates
+
+    def _own(self, own: Decision) -> Verdict | None:
+        match own:
+            case Deny(reason):
+                return Verdict(own, None, f"the tool {self.tool}", reason)
+            case Allow():
+                return Verdict(own, None, f"the tool {self.tool}", own.reason or "the tool allows it")
+            case _:
+                return None
+
+    def _by_mode(self, shell: ShellJudge | None, own: Decision) -> Verdict | None:
+        source = f"mode {self.mode}"
+        if self.mode is Mode.BYPASS:
+            return _allowed(None, source, "everything runs that no rule speaks about")
+        asks = own.reason if isinstance(own, Ask) else None
+        if self.tool in FREE_TOOLS and not asks:
+            return _allowed(None, "default", f"{self.tool} runs by itself")
+        if self._reads_inside(shell) and not asks:
+            return _allowed(None, "default", "it only reads inside the working directories")
+        if self.mode is Mode.PLAN and not (self.tool in READ_TOOLS or self.tool in ("WebFetch", "WebSearch")):
+            return Verdict(Deny("in plan mode nothing is changed"), None, source, "in plan mode nothing is changed")
+        if self.mode is Mode.ACCEPT_EDITS and not asks:
+            return self._accepted(shell, source)
+        return None
+
+    def _reads_inside(self, shell: ShellJudge | None) -> bool:
+        if shell:
+            return shell.free()
+        return self.tool in READ_TOOLS and all(inside(path, self.places.roots) for path in self._paths())
+
+    def _accepted(self, shell: ShellJudge | None, source: str) -> Verdict | None:
+        if shell:
+            return _allowed(None, source, "commands run in this mode") if shell.acceptable() else None
+        if self.tool not in EDIT_TOOLS:
+            return None
+        path = next(self._paths())
+        if inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots):
+            return _allowed(None, source, "it edits inside the working directories")
+        return None
+
+    def _by_rule(self, shell: ShellJudge | None) -> Verdict | None:
+        if shell and (rule := shell.allowed()):
+            return _allowed(rule, str(rule.source), f"{rule.text} allows it")
+        for rule in self._speaking(self.rules.allow):
+            if not shell and self._matches(rule):
+                return _allowed(rule, str(rule.source), f"{rule.text} allows it")
+        return None
+
+    def _otherwise(self, shell: ShellJudge | None, own: Decision) -> Verdict:
+        if isinstance(own, Ask):
+            return Verdict(own, None, f"the tool {self.tool}", own.reason)
+        why = shell.why_not() if shell else self._why_not()
+        return Verdict(Ask(why, self._suggestion(shell)), None, "default", why)
+
+    def _why_not(self) -> str:
+        if self.tool in READ_TOOLS:
+            return f"{resolve(next(self._paths()))} lies outside the working directories"
+        return f"no rule allows {self.tool}"
+
+    def _suggestion(self, shell: ShellJudge | None) -> str | None:
+        """A rule that would allow just this for good."""
+        if shell:
+            return shell.suggestion()
+        if self.tool == "WebFetch" and (host := _host(self.input)):
+            return f"WebFetch(domain:{host})"
+        if self.tool in READ_TOOLS | EDIT_TOOLS:
+            group = "Read" if self.tool in READ_TOOLS else "Edit"
+            return f"{group}(/{resolve(next(self._paths()))})"
+        return self.tool
+
+
+def _denied(rule: Rule, why: str) -> Verdict:
+    return Verdict(Deny(f"{why} ({rule.source})"), rule, str(rule.source), why)
+
+
+def _asked(rule: Rule | None, why: str) -> Verdict:
+    return Verdict(Ask(why), rule, str(rule.source) if rule else "shell grammar", why)
+
+
+def _allowed(rule: Rule | None, source: str, why: str) -> Verdict:
+    return Verdict(Allow(reason=why), rule, source, why)
+
+
+def _host(input: Mapping[str, Any]) -> str:
+    try:
+        return urlsplit(str(input.get("url") or "")).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _literal_prefix(pattern: str) -> str:
+    """The directories of a file pattern before its first wildcard; `..` anywhere is kept as far as it goes."""
+    parts = []
+    for part in pattern.split("/"):
+        if any(char in part for char in "*?[{") and part != "..":
+            break
+        parts.append(part)
+    return "/".join(parts)
