@@ -21,7 +21,7 @@ from worker_agent.config import Clock, Settings
 from worker_agent.context import autocompact, collapse, microcompact, snip, tool_result_budget
 from worker_agent.context.autocompact import Pressure
 from worker_agent.context.tokens import effective_window, prompt_tokens
-from worker_agent.context.values import Clear, Collapse, Decision, StripThinking, Tracking, Window
+from worker_agent.context.values import Clear, Collapse, Decision, Spill, StripThinking, Tracking, Window
 from worker_agent.context.view import draw
 from worker_agent.messages import Message
 
@@ -30,11 +30,10 @@ SNIP_SHARE = 0.75  # of the effective window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The view after steps 1 to 4, what was decided anew (to be recorded before it is sent), and what step 5 says."""
+    """The view after steps 1 to 4, and what step 5 says."""
 
     view: tuple[Message, ...]
     tokens: int
-    decided: tuple[Decision, ...]
     pressure: Pressure
     context_management: Mapping[str, Any] | None = None
 
@@ -51,6 +50,7 @@ class Pipeline:
     staged: list[Collapse] = field(default_factory=list)
     staging: bool = False  # a summary is being made in the background
     changed_at: float = 0.0
+    _new: list[Decision] = field(default_factory=list)
     _freed: tuple[str, int] = ("", 0)
     _drawn: tuple[tuple[Message, ...], int, tuple[Message, ...]] = ((), 0, ())
 
@@ -68,7 +68,6 @@ class Pipeline:
 
     def run(self, messages: tuple[Message, ...], window: Window, tracking: Tracking) -> Outcome:
         """Steps 1 to 4, and what step 5 asks for."""
-        known = len(self.decisions)
         context = self.settings.context
         effective = effective_window(window, context)
         self._budget(messages)
@@ -84,7 +83,6 @@ class Pipeline:
         return Outcome(
             view=self.draw(messages),
             tokens=tokens,
-            decided=tuple(self.decisions[known:]),
             pressure=self._pressure(tokens, effective, tracking),
             context_management=edits,
         )
@@ -102,9 +100,21 @@ class Pipeline:
             self._change(one, messages, window)
         return bool(staged)
 
-    def restart(self) -> None:
-        """A compaction lies behind: no decision speaks of what came before it."""
-        self.decisions.clear()
+    def decide(self, decision: Decision) -> None:
+        """Take a decision. It holds from now on, and waits in `take_new` to be recorded before it is sent."""
+        self.decisions.append(decision)
+        self._new.append(decision)
+
+    def take_new(self) -> list[Decision]:
+        """The decisions that are not recorded yet."""
+        new, self._new = self._new, []
+        return new
+
+    def restart(self, messages: tuple[Message, ...]) -> None:
+        """A compaction lies behind, `messages` is what stands for the history: only decisions about what it kept still
+        say anything."""
+        ids = {block["tool_use_id"] for message in messages for block in message.tool_results}
+        self.decisions = [decision for decision in self.decisions if _speaks_of(decision, ids)]
         self.staged.clear()
         self.changed_at = self.clock.now()
 
@@ -114,22 +124,22 @@ class Pipeline:
                 break
             spill = tool_result_budget.plan(message, self.settings.tools, self.spill)
             if spill is not None and spill not in self.decisions:
-                self.decisions.append(spill)
+                self.decide(spill)
 
     def _snip(self, view: tuple[Message, ...], window: Window, tokens: int, threshold: int) -> int:
         decision = None if window.binds_thinking else snip.plan(view, window, tokens, threshold)
         if decision is None:
             return tokens
-        self.decisions.append(decision)
+        self.decide(decision)
         answer = next((msg.id for msg in reversed(view) if msg.role == "assistant" and msg.usage), "")
         self._freed = (answer, decision.tokens)
         return tokens - decision.tokens
 
     def _change(self, decision: Clear | Collapse, messages: tuple[Message, ...], window: Window) -> None:
-        self.decisions.append(decision)
+        self.decide(decision)
         self.changed_at = self.clock.now()
         if window.binds_thinking and messages:
-            self.decisions.append(StripThinking(messages[-1].id))
+            self.decide(StripThinking(messages[-1].id))
 
     def _pressure(self, tokens: int, effective: int, tracking: Tracking) -> Pressure:
         context = self.settings.context
@@ -145,3 +155,12 @@ class Pipeline:
         effective = effective_window(window, self.settings.context)
         return collapse.next_stretch(view, window, self.tokens(view, window), effective, self.staged)
 
+
+def _speaks_of(decision: Decision, tool_use_ids: set[str]) -> bool:
+    match decision:
+        case Spill(texts=texts):
+            return not tool_use_ids.isdisjoint(texts)
+        case Clear(tool_use_ids=ids):
+            return not tool_use_ids.isdisjoint(ids)
+        case _:
+            return False

@@ -8,7 +8,7 @@ same decisions give the same view, byte for byte, also after a restart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from worker_agent import messages as m
@@ -86,11 +86,22 @@ def from_message(message: Message) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class Tracking:
-    """Autocompact's memory, kept in the loop's `State`."""
+    """Autocompact's memory, kept in the loop's `State`. A compaction that was needed again within two turns counts as a
+    failure: it did not help. `turns_since_compaction` is None before the first one."""
 
-    turn_id: str = ""
-    turns_since_compaction: int = 0
+    turns_since_compaction: int | None = None
     consecutive_failures: int = 0
+
+    def turn(self) -> Tracking:
+        since = self.turns_since_compaction
+        return self if since is None else replace(self, turns_since_compaction=since + 1)
+
+    def compacted(self) -> Tracking:
+        futile = self.turns_since_compaction is not None and self.turns_since_compaction < 2
+        return Tracking(0, self.consecutive_failures + 1 if futile else 0)
+
+    def failed(self) -> Tracking:
+        return replace(self, consecutive_failures=self.consecutive_failures + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ class ContextPort(Protocol):
     @property
     def has_staged_collapses(self) -> bool: ...
 
-    def drain_collapses(self, messages: tuple[Message, ...]) -> None:
+    def drain_collapses(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
         """Commit every staged collapse."""
         ...
 

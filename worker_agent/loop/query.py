@@ -19,7 +19,6 @@ from worker_agent.loop import transitions
 from worker_agent.loop.decide import GoOn, Stop, decide
 from worker_agent.loop.model_turn import ModelTurn, Overloads
 from worker_agent.loop.params import QueryParams
-from worker_agent.context.values import Tracking
 from worker_agent.loop.state import ContinueReason, State, Terminal, TerminalReason
 from worker_agent.loop.stop import count_output, end_turn, ended, interrupted
 from worker_agent.loop.tool_turn import ToolTurn
@@ -88,13 +87,12 @@ class Pass:
         self.prepared = await params.context.prepare(state.messages, self.info, state.auto_compact_tracking)
         if (compacted := self.prepared.compacted) is not None:
             await params.journal.append(compacted.added)
-            self.state = replace(state, messages=compacted.messages, auto_compact_tracking=Tracking())
+            tracking = state.auto_compact_tracking.compacted()
+            self.state = replace(state, messages=compacted.messages, auto_compact_tracking=tracking)
             text = f"the conversation of about {self.prepared.tokens:,} tokens was summarised"
             yield e.Notice("compaction", text, {"trigger": "auto", "tokens_before": self.prepared.tokens})
         elif self.prepared.compact_failed:
-            tracking = state.auto_compact_tracking
-            failures = replace(tracking, consecutive_failures=tracking.consecutive_failures + 1)
-            self.state = replace(state, auto_compact_tracking=failures)
+            self.state = replace(state, auto_compact_tracking=state.auto_compact_tracking.failed())
 
     def _is_blocked(self) -> bool:
         if self.prepared.blocking:
@@ -172,7 +170,7 @@ class Pass:
                 await params.journal.append(added)
                 self.next = transitions.max_output_tokens_recovery(self.state, added)
             case ContinueReason.COLLAPSE_DRAIN_RETRY:
-                params.context.drain_collapses(self.state.messages)
+                params.context.drain_collapses(self.state.messages, self.turn.info)
                 self.next = transitions.collapse_drain_retry(self.state)
             case ContinueReason.REACTIVE_COMPACT_RETRY:
                 assert answer.error is not None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from worker_agent import messages as m
-from worker_agent.loop.ports import Compacted, Tracking
+from worker_agent.loop.ports import Compacted
 from worker_agent.loop.state import BudgetProgress, ContinueReason, Repeats, State
 from worker_agent.messages import Message
 
@@ -25,11 +25,10 @@ def next_turn(
     summary: Awaitable[str | None] | None = None,
 ) -> State:
     """The model asked for tools (or paused, or a message waits): go on with what came of it."""
-    tracking = state.auto_compact_tracking
     return replace(
         state,
         messages=(*state.messages, *added),
-        auto_compact_tracking=replace(tracking, turns_since_compaction=tracking.turns_since_compaction + 1),
+        auto_compact_tracking=state.auto_compact_tracking.turn(),
         max_output_tokens_recovery_count=0,
         has_attempted_reactive_compact=False,
         max_output_tokens_override=None,
@@ -72,7 +71,7 @@ def reactive_compact_retry(state: State, compacted: Compacted) -> State:
     return replace(
         state,
         messages=compacted.messages,
-        auto_compact_tracking=Tracking(turn_id=state.auto_compact_tracking.turn_id),
+        auto_compact_tracking=state.auto_compact_tracking.compacted(),
         has_attempted_reactive_compact=True,
         transition=ContinueReason.REACTIVE_COMPACT_RETRY,
     )

@@ -24,8 +24,8 @@ from worker_agent.context.autocompact import Pressure
 from worker_agent.context.pipeline import Pipeline
 from worker_agent.context.tokens import effective_window, estimate
 from worker_agent.context.tool_result_budget import spill_file
-from worker_agent.context.values import Compacted, Decision, Prepared, Spill, Tracking, from_message, to_message
-from worker_agent.context.view import apply, without_media
+from worker_agent.context.values import Compacted, Decision, Prepared, Snip, Spill, Tracking, from_message, to_message
+from worker_agent.context.view import without_media
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.ports import Budget, Journal, Nothing
 from worker_agent.messages import Block, Message, Usage
@@ -63,7 +63,8 @@ class AgentContext:
     rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.settings, self.clock, self._spill, decisions=list(stored_decisions(self.stored)))
+        self.pipeline = Pipeline(self.settings, self.clock, self._spill)
+        self._take_up(self.stored)
         self._staging: asyncio.Task[None] | None = None
 
     # ── the loop's port ────────────────────────────────────────────────────────────────────────────────────────────
@@ -74,7 +75,7 @@ class AgentContext:
 
     async def prepare(self, messages: tuple[Message, ...], info: ModelInfo, tracking: Tracking) -> Prepared:
         outcome = self.pipeline.run(messages, info, tracking)
-        await self._record(outcome.decided)
+        await self._record()
         if outcome.pressure is Pressure.COMPACT:
             compacted = await self.compact(messages, info, "auto")
             if compacted is not None:
@@ -89,31 +90,29 @@ class AgentContext:
             betas=(EDITING_BETA,) if outcome.context_management else (),
         )
 
-    def drain_collapses(self, messages: tuple[Message, ...]) -> None:
-        self._drained = True
-        self.pipeline.commit(messages, self._info)
+    def drain_collapses(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
+        self.pipeline.commit(messages, info)
 
     async def compact(
         self, messages: tuple[Message, ...], info: ModelInfo, trigger: str, instructions: str = ""
     ) -> Compacted | None:
         effective = effective_window(info, self.settings.context)
+        self._spill_giants(messages, info, effective)
         view = self.pipeline.draw(messages)
         if trigger == "media":
             view = tuple(without_media(message) for message in view)
-        view = await self._shrink_newest(view, info, effective)
-        cut = autocompact.split(view, info, effective)
-        if cut == 0:
-            cut = len(view)
+        cut = _cut(view, autocompact.split(view, info, effective))
         summary = await self._summary(view, cut, info, instructions)
         if summary is None:
             return None
         text, usage = summary
         on_server = isinstance(text, Message)
+        kept_ids = set() if on_server else {message.id for message in view[cut:]}
         compacted = rebuild.compacted(
             trigger=trigger,
             tokens_before=self.pipeline.tokens(view, info),
             summary=text,
-            kept=() if on_server else view[cut:],
+            kept=[message for message in messages if message.id in kept_ids],
             rebuilt=[*self._files(info), *await self.rebuild_more()],
             last_id=messages[-1].id if messages else None,
             strip_thinking=not on_server,
@@ -121,11 +120,11 @@ class AgentContext:
             at=self.clock.now(),
             usage=usage,
         )
-        self.pipeline.restart()
+        self.pipeline.restart(compacted.messages)
+        await self._record()
         return compacted
 
     def turn_ended(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
-        self._info = info
         stretch = self.pipeline.stretch(messages, info)
         if stretch is not None:
             self.pipeline.staging = True
@@ -247,16 +246,17 @@ class AgentContext:
 
     # ── what is kept and what is read afresh ───────────────────────────────────────────────────────────────────────
 
-    async def _shrink_newest(self, view: tuple[Message, ...], info: ModelInfo, effective: int) -> tuple[Message, ...]:
+    def _spill_giants(self, messages: tuple[Message, ...], info: ModelInfo, effective: int) -> None:
         """Results that alone fill a quarter of the window go to files, wherever they stand: no summary helps there."""
         limit = int(effective * 0.25 * info.chars_per_token)
         texts = {
             block["tool_use_id"]: self._spill(block["tool_use_id"], block["content"])
-            for message in view
+            for message in self.pipeline.draw(messages)
             for block in message.tool_results
             if isinstance(block.get("content"), str) and len(block["content"]) > limit
         }
-        return apply(view, Spill(texts)) if texts else view
+        if texts:
+            self.pipeline.decide(Spill(texts))
 
     def _files(self, info: ModelInfo) -> list[Message]:
         """The files last read, afresh, newest first: at most 5, each and all within their caps."""
@@ -279,15 +279,25 @@ class AgentContext:
     def _spill(self, tool_use_id: str, text: str) -> str:
         return spill_file(text, self.tool_context.spill_dir, tool_use_id, self.settings.tools.preview)
 
-    async def _record(self, decisions: Sequence[Decision]) -> None:
-        if decisions:
+    async def _record(self) -> None:
+        if decisions := self.pipeline.take_new():
             await self.journal.append([to_message(decision) for decision in decisions])
 
+    def _take_up(self, stored: Sequence[Message]) -> None:
+        """Go on with the decisions of a resumed conversation."""
+        rows = [message for message in stored if message.kind in ("view", "boundary")]
+        self.pipeline.decisions = [from_message(message) for message in rows if message.kind == "view"]
+        changes = (row.at for row in rows if row.data.get("decision") not in (Spill.kind, Snip.kind))
+        self.pipeline.changed_at = max(changes, default=0.0)
 
-def stored_decisions(stored: Sequence[Message]) -> list[Decision]:
-    """The decisions that hold for a resumed conversation: those recorded after the last boundary."""
-    boundary = next((i for i in range(len(stored) - 1, -1, -1) if stored[i].kind == "boundary"), -1)
-    return [from_message(message) for message in stored[boundary + 1 :] if message.kind == "view"]
+
+def _cut(view: Sequence[Message], cut: int) -> int:
+    """Where the kept messages begin: never with all of the view, and behind every collapse, which is no stored
+    message."""
+    if cut == 0:
+        return len(view)
+    collapses = [i for i, message in enumerate(view) if message.data.get("reason") == "collapse"]
+    return max(cut, collapses[-1] + 1 if collapses else 0)
 
 
 def _as_text(messages: Sequence[Message]) -> str:
