@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-MEDIA_TOKENS = 2000
+MEDIA_TOKENS = 1000  # so that as many images as are allowed fit the window
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
@@ -153,12 +153,12 @@ def _message(message: Any, facts: MessageFacts) -> None:
             raise _Fault(f".{key}", "Extra inputs are not permitted")
         facts.betas.append((f".{key}", (_MESSAGE_BETAS[key],)))
     content = message.get("content")
+    if not isinstance(content, list | str):
+        raise _Fault(".content", "Field required" if content is None else "Input should be a valid array or string")
+    if not content:
+        raise _Fault("", "all messages must have non-empty content except for the optional final assistant message")
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        raise _Fault(".content", "Field required" if content is None else "Input should be a valid array or string")
-    if not content or (len(content) == 1 and content[0] == {"type": "text", "text": ""}):
-        raise _Fault("", "all messages must have non-empty content except for the optional final assistant message")
     facts.blocks = content
     for index, block in enumerate(content):
         _block(block, index, facts)

@@ -77,7 +77,7 @@ class _Bucket:
 
     size: int
     seconds: float
-    opened: float = 0.0
+    opened: float = float("-inf")
     used: int = 0
 
     def take(self, now: float) -> float | None:
