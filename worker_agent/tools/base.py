@@ -37,10 +37,12 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A person must say; without one it is a denial. `suggestion` is a rule that would allow it for good."""
+    """A person must say; without one it is a denial. `suggestion` is a rule that would allow it for good. `by_rule`:
+    an ask rule or the tool itself wants it, so that no hook's "allow" lifts it; False when only the mode asks."""
 
     reason: str
     suggestion: str | None = None
+    by_rule: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,364 @@
+"""Tools that run while the model still talks.
+
+Theory. Every call is in one state of `MOVES`; a move that is not in the table is a bug and raises. Calls start strictly
+in the order asked: the first queued call starts if `admits` says so, else nothing behind it starts either. So a call
+that is not safe beside others waits for all before it and holds back all after it.
+
+1. One `asyncio.Task` a call, made when it starts. Nothing else is left pending, whatever happens.
+2. Every call has exactly one outcome, in the order asked: its own, or a synthetic one that says it was interrupted and
+   whether its effects are unknown. A failing call cancels nobody.
+3. A call gives its place free as soon as it is done; only then is its outcome made durable (`on_outcome`), so that
+   storing holds back nobody. It counts as completed when that is done.
+4. On interrupt everything that runs is cancelled *and awaited*. What does not heed a cancellation within
+   `kill_grace` + `PATIENCE` seconds is abandoned: its place is free, what it still says is thrown away.
+5. What fails outside of a call (an intent or outcome that cannot be stored: this process lost the agent) ends the
+   turn: `results` raises it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from enum import StrEnum
+
+from worker_agent.events import ToolFinished, ToolProgress, ToolStarted
+from worker_agent.messages import Block
+from worker_agent.tools.base import Input, RecordIntent, Tool, ToolContext, ToolOutcome
+from worker_agent.tools.lifecycle import agrees, error_block, run_call
+from worker_agent.tools.registry import ToolRegistry
+
+ToolEvent = ToolStarted | ToolProgress | ToolFinished
+OnEvent = Callable[[ToolEvent], None]
+OnOutcome = Callable[[ToolOutcome], Awaitable[None]]
+
+PATIENCE = 1.5  # seconds beyond `kill_grace`: a shell needs the grace itself, and then some to be proven gone
+
+
+class CallState(StrEnum):
+    QUEUED = "queued"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    YIELDED = "yielded"
+    DISCARDED = "discarded"
+
+
+MOVES: dict[CallState, frozenset[CallState]] = {
+    CallState.QUEUED: frozenset({CallState.EXECUTING, CallState.COMPLETED, CallState.DISCARDED}),
+    CallState.EXECUTING: frozenset({CallState.COMPLETED, CallState.DISCARDED}),
+    CallState.COMPLETED: frozenset({CallState.YIELDED, CallState.DISCARDED}),
+    CallState.YIELDED: frozenset(),
+    CallState.DISCARDED: frozenset(),
+}
+
+_WHO = {
+    "user": "interrupted by the user",
+    "kill": "interrupted: the task was killed",
+    "killed": "interrupted: the task was killed",
+    "timeout": "interrupted: the time limit ran out",
+    "terminate": "interrupted: the program is being ended",
+    "shutdown": "interrupted: the program is being ended",
+}
+
+
+class IllegalMove(Exception):
+    """A call was to make a move that `MOVES` does not have."""
+
+
+def admits(candidate_safe: bool, running_safe: Sequence[bool], limit: int) -> bool:
+    """Whether a call may start now: alone always, beside others only if all are safe and a place is free."""
+    if not running_safe:
+        return True
+    return candidate_safe and all(running_safe) and len(running_safe) < limit
+
+
+class _Call:
+    __slots__ = (
+        "announced", "block", "entered", "free", "invalid", "outcome", "parked", "read_only", "safe", "state", "task", "tool",
+    )  # fmt: skip
+
+    def __init__(self, block: Block, tool: Tool | None, invalid: str | None) -> None:
+        runs = tool is not None and invalid is None
+        input: Input = block.get("input") or {}
+        self.block = block
+        self.tool = tool
+        self.invalid = invalid
+        self.safe = agrees(tool.is_concurrency_safe, input) if runs and tool else True
+        self.read_only = agrees(tool.is_read_only, input) if runs and tool else True
+        self.state = CallState.QUEUED
+        self.task: asyncio.Task[None] | None = None
+        self.outcome: ToolOutcome | None = None
+        self.announced = False  # observers know that it started
+        self.entered = False  # the tool itself began
+        self.parked: asyncio.Future[None] | None = None  # waits to run alone after all
+        self.free = False  # does not hold a place any more
+
+    def move(self, to: CallState) -> None:
+        if to not in MOVES[self.state]:
+            raise IllegalMove(f"{self.state} → {to}")
+        self.state = to
+
+    @property
+    def id(self) -> str:
+        return str(self.block["id"])
+
+    @property
+    def name(self) -> str:
+        return str(self.block.get("name"))
+
+    @property
+    def running(self) -> bool:
+        return self.state is CallState.EXECUTING and not self.free and self.parked is None
+
+
+class StreamingToolExecutor:
+    """Runs the calls of one answer; see the head of the file."""
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        context: ToolContext,
+        *,
+        max_concurrency: int = 10,
+        record_intent: RecordIntent | None = None,
+        on_event: OnEvent = lambda event: None,
+        on_outcome: OnOutcome | None = None,
+    ) -> None:
+        self._registry = registry
+        self._context = context
+        self._limit = max(max_concurrency, 1)
+        self._record_intent = record_intent
+        self._on_event = on_event
+        self._on_outcome = on_outcome
+        self._calls: list[_Call] = []
+        self._closed = False  # nothing starts any more
+        self._waiters: list[asyncio.Future[None]] = []
+        self._failure: BaseException | None = None
+        self._side_effects = False
+
+    # ── asking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add_tool(self, block: Block, invalid: str | None = None) -> None:
+        """Queue the `tool_use` in `block`; it may start at once. `invalid` says why its JSON could not be read."""
+        call = _Call(block, self._registry.get(str(block.get("name"))), invalid)
+        self._calls.append(call)
+        if self._closed:
+            self._end_synthetic(call, "stopped before it began")
+        self._pump()
+
+    @property
+    def side_effects_started(self) -> bool:
+        """Whether a call that is not read-only passed its gates and began, or was about to."""
+        return self._side_effects
+
+    @property
+    def started_ids(self) -> tuple[str, ...]:
+        """The calls whose tool began, in the order asked."""
+        return tuple(call.id for call in self._calls if call.entered)
+
+    @property
+    def states(self) -> dict[str, CallState]:
+        return {call.id: call.state for call in self._calls}
+
+    # ── answering ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def outcomes(self) -> AsyncIterator[ToolOutcome]:
+        """Each outcome as soon as it and all before it are there. After `discard`: none."""
+        index = 0
+        while index < len(self._calls):
+            call = self._calls[index]
+            while call.state in (CallState.QUEUED, CallState.EXECUTING) and self._failure is None:
+                await self._changed()
+            if self._failure is not None:
+                raise self._failure
+            if call.outcome is None or call.state is CallState.DISCARDED:
+                return
+            yield self._yielded(call)
+            index += 1
+
+    async def results(self) -> list[ToolOutcome]:
+        """The outcomes of all calls added, in the order asked, when all are there."""
+        return [outcome async for outcome in self.outcomes()]
+
+    async def interrupt(self, reason: str) -> list[ToolOutcome]:
+        """End all calls: cancel what runs, wait for it, and give every call's outcome, in the order asked. `reason` is
+        `user`, `kill`, `timeout`, `shutdown`, or words of its own."""
+        self._closed = True
+        words = _WHO.get(reason, f"interrupted: {reason}")
+        await self._cancel_all()
+        for call in self._calls:
+            self._end_synthetic(call, words)
+        self._wake()
+        if self._failure is not None:
+            raise self._failure
+        return [self._yielded(call) for call in self._calls if call.state is not CallState.DISCARDED]
+
+    async def discard(self) -> None:
+        """Cancel what runs, wait for it, and give nothing more: no event, no outcome."""
+        self._closed = True
+        self._on_event = lambda event: None
+        self._on_outcome = None
+        await self._cancel_all()
+        for call in self._calls:
+            if CallState.DISCARDED in MOVES[call.state]:
+                call.move(CallState.DISCARDED)
+        self._wake()
+
+    def _yielded(self, call: _Call) -> ToolOutcome:
+        assert call.outcome is not None
+        if call.state is CallState.COMPLETED:
+            call.move(CallState.YIELDED)
+        return call.outcome
+
+    # ── running ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _pump(self) -> None:
+        """Let start what may start, in order."""
+        if self._closed:
+            return
+        running = [call.safe for call in self._calls if call.running]
+        for call in self._calls:
+            if call.parked is not None:
+                if not running and not call.parked.done():
+                    call.parked.set_result(None)
+                return  # it runs alone, and before everything behind it
+            if call.state is CallState.QUEUED:
+                if not admits(call.safe, running, self._limit):
+                    return
+                running.append(call.safe)
+                call.move(CallState.EXECUTING)
+                call.task = asyncio.get_running_loop().create_task(self._run(call))
+
+    async def _run(self, call: _Call) -> None:
+        try:
+            call.outcome = await self._outcome(call)
+            await self._complete(call, call.outcome)
+        except Exception as error:  # nothing of the call itself: what stores or observes it failed
+            self._fail(call, error)
+
+    async def _outcome(self, call: _Call) -> ToolOutcome:
+        context = self._context.for_call(call.id, lambda text: self._progress(call, text))
+        self._on_event(ToolStarted(call.id, call.name, call.block.get("input") or {}, _activity(call)))
+        call.announced = True
+
+        async def before_call(input: Input, read_only: bool) -> None:
+            await self._before_call(call, input, read_only)
+
+        try:
+            return await run_call(call.tool, call.block, context, call.invalid, before_call=before_call)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+            return _synthetic(call, "cancelled from inside")
+
+    async def _before_call(self, call: _Call, input: Input, read_only: bool) -> None:
+        """The gates are passed: run alone if the input that came out of them wants that, and record the intent."""
+        call.read_only = read_only
+        if call.safe and call.tool is not None and not agrees(call.tool.is_concurrency_safe, input):
+            await self._wait_alone(call)
+        if not read_only:
+            self._side_effects = True
+            if self._record_intent is not None:
+                await self._record_intent(call.id)
+        call.entered = True
+
+    async def _wait_alone(self, call: _Call) -> None:
+        call.safe = False
+        call.parked = asyncio.get_running_loop().create_future()
+        self._pump()
+        try:
+            await call.parked
+        finally:
+            call.parked = None
+
+    async def _complete(self, call: _Call, outcome: ToolOutcome) -> None:
+        call.free = True
+        self._on_event(ToolFinished(call.id, call.name, outcome.is_error, outcome.duration))
+        self._pump()
+        if self._on_outcome is not None:
+            await self._on_outcome(outcome)
+        if call.state is CallState.EXECUTING:
+            call.move(CallState.COMPLETED)
+        self._wake()
+
+    def _fail(self, call: _Call, error: Exception) -> None:
+        call.free = True
+        self._closed = True
+        self._failure = self._failure or error
+        self._wake()
+
+    def _progress(self, call: _Call, text: str) -> None:
+        if call.state is CallState.EXECUTING and not call.free:
+            self._on_event(ToolProgress(call.id, self._context.redact(text)))
+
+    # ── ending ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _cancel_all(self) -> None:
+        """Cancel what runs and wait for it; what already has its outcome is only waited for. Bounded."""
+        tasks: dict[asyncio.Task[None], _Call] = {c.task: c for c in self._calls if c.task and not c.task.done()}
+        for task, call in tasks.items():
+            if call.outcome is None:
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._context.settings.kill_grace + PATIENCE)
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+                task.add_done_callback(_forget)
+
+    def _end_synthetic(self, call: _Call, words: str) -> None:
+        """Give a call that has no outcome one that says why."""
+        if call.state not in (CallState.QUEUED, CallState.EXECUTING):
+            return
+        untold = call.announced and call.outcome is None
+        call.outcome = call.outcome or _synthetic(call, words)
+        call.move(CallState.COMPLETED)
+        if untold:
+            self._on_event(ToolFinished(call.id, call.name, True, call.outcome.duration))
+
+    # ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _changed(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _synthetic(call: _Call, words: str) -> ToolOutcome:
+    if not call.entered:
+        text = f"This call was {words} before it ran. It had no effect."
+    elif call.read_only:
+        text = f"This call was {words}. It has no result."
+    else:
+        text = f"This call was {words} while it ran. Its effects are unknown: check what it did before you repeat it."
+    return ToolOutcome(
+        tool_use_id=call.id,
+        name=call.name,
+        block=error_block(call.id, text),
+        is_error=True,
+        duration=0.0,
+        read_only=call.read_only,
+        synthetic=True,
+    )
+
+
+def _activity(call: _Call) -> str:
+    """The tool's own words, or its name where an unchecked input makes it stumble."""
+    if call.tool is None or call.invalid is not None:
+        return call.name
+    try:
+        return call.tool.activity(call.block.get("input") or {})
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return call.name
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """Take note of how an abandoned call ended, so that nobody is warned of it."""
+    if not task.cancelled():
+        task.exception()
+
