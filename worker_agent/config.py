@@ -175,6 +175,12 @@ def _parse(name: str, raw: str, kind: str) -> Any:
         raise ConfigError(f"{name}={raw!r} cannot be read as {kind.split(' ')[0]}") from None
 
 
+def vendor_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The `ANTHROPIC_…` variables that are set to something: whether there are credentials can be seen without the SDK."""
+    env = os.environ if environ is None else environ
+    return {name: value for name, value in env.items() if name.startswith("ANTHROPIC_") and value}
+
+
 def is_secret_name(name: str) -> bool:
     """Whether an environment variable of this name holds a credential."""
     upper = name.upper()

@@ -1,0 +1,34 @@
+"""Whether there is anything to sign in with, asked without a call and, where a variable says so, without the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from worker_agent.config import vendor_environment
+
+MISSING = (
+    "No credentials for the model: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), "
+    "or name a stored profile in ANTHROPIC_PROFILE."
+)
+_ENOUGH_ALONE = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE")
+_IDENTITY_TOKEN = ("ANTHROPIC_IDENTITY_TOKEN", "ANTHROPIC_IDENTITY_TOKEN_FILE")
+_FEDERATION = ("ANTHROPIC_FEDERATION_RULE_ID", "ANTHROPIC_ORGANIZATION_ID")
+
+
+def has_credentials(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the environment names a key, a token, a profile or a workload identity."""
+    env = vendor_environment(environ)
+    if any(name in env for name in _ENOUGH_ALONE):
+        return True
+    return any(name in env for name in _IDENTITY_TOKEN) and all(name in env for name in _FEDERATION)
+
+
+def has_stored_profile() -> bool:
+    """Whether a profile on disk would be picked up. Imports the SDK, whose rules these are."""
+    from anthropic import CredentialsError
+    from anthropic.lib.credentials import default_credentials
+
+    try:
+        return default_credentials() is not None
+    except CredentialsError:
+        return False

@@ -1,0 +1,248 @@
+"""A `ModelRequest` → the bytes of its body, stable from turn to turn.
+
+Rules of this file:
+
+1. What was sent once is sent again with the same bytes. Messages keep the bytes they were born with; the part of a
+   conversation before its last answer is *settled*: it is normalised once and kept, so that a turn costs the few
+   messages that are new and one join of bytes.
+2. Cache marks: one after the first system block (equal over all agents of a definition), the automatic one for the tail,
+   and one more at the end of the previous request when the last turn added more blocks than the lookback reaches over.
+   Marks do not count as content: the provider compares prefixes without them.
+3. No sampling parameters, no betas and no marks for models that no table knows.
+4. `messages` comes last in the body, so that everything before it is one constant piece of a conversation.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker_agent.api import normalize
+from worker_agent.api.client import ModelInfo, ModelRequest, ToolSpec
+from worker_agent.api.normalize import COMPACTION_BETA, WireMessage
+from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.messages import Message, canonical, clean, clean_json
+
+CONTEXT_MANAGEMENT_BETA = "context-management-2025-06-27"
+
+MARK = {"type": "ephemeral"}
+_MARK_SUFFIX = b',"cache_control":{"type":"ephemeral"}}]}'
+LOOKBACK = 18  # blocks; the provider looks back about 20
+KEPT_CONVERSATIONS = 2_000
+KEPT_TOOLSETS = 64
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is settled of one conversation: `pieces` are whole wire messages as JSON, made of `messages`."""
+
+    info: ModelInfo
+    betas: tuple[str, ...]
+    messages: tuple[Message, ...] = ()
+    pieces: list[bytes] = field(default_factory=list)
+    call_ids: set[str] = field(default_factory=set)
+    media: int = 0
+    compaction: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A body and the headers that belong to it."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class RequestBuilder:
+    """Keeps what it serialised for each conversation, the least recently used of many are forgotten. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._tools: OrderedDict[int, tuple[tuple[ToolSpec, ...], bytes]] = OrderedDict()
+
+    def build(self, request: ModelRequest, info: ModelInfo) -> bytes:
+        """The body of `POST /v1/messages`. Raises `ModelError` for what the model cannot do (server compaction)."""
+        return self.call(request, info).body
+
+    def call(self, request: ModelRequest, info: ModelInfo) -> Call:
+        if request.compact is not None and not info.server_compaction:
+            raise ModelError(ErrorKind.INVALID_REQUEST, f"{info.id} cannot compact a conversation on the server")
+        messages, compaction = self._messages(request, info)
+        head = self._head(request, info)
+        body = b"".join((head, b',"messages":[', b",".join(messages), b"]}"))
+        return Call(body, _headers(request, info, compaction))
+
+    def count_body(self, request: ModelRequest, info: ModelInfo) -> Call:
+        """The same prompt for `POST /v1/messages/count_tokens`."""
+        messages, compaction = self._messages(request, info)
+        fields = {"model": info.id, **_thinking(info)}
+        if system := _system(request, info):
+            fields["system"] = system
+        head = self._with_tools(canonical(fields), request.tools)
+        body = b"".join((head, b',"messages":[', b",".join(messages), b"]}"))
+        return Call(body, _headers(request, info, compaction))
+
+    def forget(self, conversation: str) -> None:
+        """Drop what is kept for an agent that has ended."""
+        self._kept.pop(conversation, None)
+
+    # --- everything before the messages
+
+    def _head(self, request: ModelRequest, info: ModelInfo) -> bytes:
+        """The body without its closing brace and without messages."""
+        fields: dict[str, Any] = {
+            "model": info.id,
+            "max_tokens": max(1, min(request.max_tokens, info.max_output)),
+            "stream": True,
+        }
+        if system := _system(request, info):
+            fields["system"] = system
+        fields |= _thinking(info)
+        if output := _output_config(request, info):
+            fields["output_config"] = output
+        if request.compact is not None:
+            fields["compaction"] = _compaction(request.compact)
+        elif request.context_management and info.server_editing:
+            fields["context_management"] = clean_json(request.context_management)
+        if request.tools and not request.tools_allowed and request.compact is None:
+            fields["tool_choice"] = {"type": "none"}
+        if info.cache_control:
+            fields["cache_control"] = MARK
+        return self._with_tools(canonical(fields), request.tools)
+
+    def _with_tools(self, fields: bytes, tools: tuple[ToolSpec, ...]) -> bytes:
+        return fields[:-1] + (b',"tools":' + self._tools_bytes(tools) if tools else b"")
+
+    def _tools_bytes(self, tools: tuple[ToolSpec, ...]) -> bytes:
+        """Serialised once for each tuple of specs; agents of one definition share theirs."""
+        key = id(tools)
+        if (known := self._tools.get(key)) and known[0] is tools:
+            return known[1]
+        wire = canonical(
+            [{"name": t.name, "description": clean(t.description), "input_schema": clean_json(t.input_schema)} for t in tools]
+        )
+        self._tools[key] = (tools, wire)
+        if len(self._tools) > KEPT_TOOLSETS:
+            self._tools.popitem(last=False)
+        return wire
+
+    # --- the messages
+
+    def _messages(self, request: ModelRequest, info: ModelInfo) -> tuple[list[bytes], bool]:
+        """(each wire message as JSON, whether one of them holds a compaction)."""
+        kept = self._kept_for(request, info)
+        new = request.messages[len(kept.messages) :]
+        if kept.messages and any(map(normalize.refuses_media, new)):
+            kept = self._restart(request, info)
+            new = request.messages
+        wire = self._normalized(kept, new, info)
+        if kept.media + normalize.media_in(wire) > info.max_media:
+            return self._in_full(request, info)
+        compaction = kept.compaction or _has_compaction(wire)
+        live = self._settle(kept, request.messages, wire)
+        return _marked(kept.pieces, live, info), compaction
+
+    def _kept_for(self, request: ModelRequest, info: ModelInfo) -> _Kept:
+        """What is settled, if the conversation still begins with it (compared by identity, in C)."""
+        kept = self._kept.get(request.conversation)
+        if kept is None or kept.betas != request.betas or (kept.info is not info and kept.info != info):
+            return self._restart(request, info)
+        if request.messages[: len(kept.messages)] != kept.messages:
+            return self._restart(request, info)
+        self._kept.move_to_end(request.conversation)
+        return kept
+
+    def _restart(self, request: ModelRequest, info: ModelInfo) -> _Kept:
+        kept = _Kept(info, request.betas)
+        if request.conversation:
+            self._kept[request.conversation] = kept
+            if len(self._kept) > KEPT_CONVERSATIONS:
+                self._kept.popitem(last=False)
+        return kept
+
+    @staticmethod
+    def _normalized(kept: _Kept, new: Sequence[Message], info: ModelInfo) -> list[WireMessage]:
+        """The passes over the part that is not settled yet. It begins with an answer, so it joins without a merge."""
+        wire = normalize.normalize_messages_for_api(new)
+        wire = normalize.ensure_tool_result_pairing(wire, kept.call_ids)
+        wire = normalize.strip_unsupported_blocks(wire, info, _block_betas(kept.betas, info))
+        return normalize.close(wire if kept.messages else normalize.open_(wire))
+
+    @staticmethod
+    def _settle(kept: _Kept, messages: tuple[Message, ...], wire: list[WireMessage]) -> list[WireMessage]:
+        """Moves what lies before the last answer into `kept`; gives the rest."""
+        answer = next((i for i in reversed(range(len(wire))) if wire[i].role == "assistant"), 0)
+        done, live = wire[:answer], wire[answer:]
+        if not done:
+            return live
+        kept.messages = messages[: len(kept.messages) + live[0].start]
+        kept.pieces.extend(message.wire for message in done)
+        kept.media += normalize.media_in(done)
+        kept.compaction = kept.compaction or _has_compaction(done)
+        kept.call_ids.update(b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use")
+        return live
+
+    @staticmethod
+    def _in_full(request: ModelRequest, info: ModelInfo) -> tuple[list[bytes], bool]:
+        """With too much media the oldest go: that reaches into what is settled, so nothing of it is used."""
+        wire = normalize.normalize(request.messages, info, _block_betas(request.betas, info))
+        return [message.wire for message in wire], _has_compaction(wire)
+
+
+def _marked(settled: list[bytes], live: list[WireMessage], info: ModelInfo) -> list[bytes]:
+    """All pieces; the last settled one (the end of the previous request) marked if the lookback cannot reach it."""
+    pieces = [*settled, *(message.wire for message in live)]
+    if info.cache_control and settled and sum(len(message.blocks) for message in live) > LOOKBACK:
+        end = len(settled) - 1
+        pieces[end] = settled[end][: -len(b"}]}")] + _MARK_SUFFIX
+    return pieces
+
+
+def _has_compaction(wire: Sequence[WireMessage]) -> bool:
+    return any(block["type"] == "compaction" for message in wire for block in message.blocks)
+
+
+def _block_betas(betas: tuple[str, ...], info: ModelInfo) -> tuple[str, ...]:
+    """The betas that decide which blocks may travel. A compaction brings its own wherever the model knows it."""
+    if not info.known:
+        return ()
+    return (*betas, COMPACTION_BETA) if info.server_compaction else betas
+
+
+def _system(request: ModelRequest, info: ModelInfo) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": clean(text)} for text in request.system if text.strip()]
+    if blocks and info.cache_control:
+        blocks[0]["cache_control"] = MARK
+    return blocks
+
+
+def _thinking(info: ModelInfo) -> dict[str, Any]:
+    """Newer models show nothing of their thinking unless asked; a summary is what an observer can follow."""
+    return {"thinking": {"type": "adaptive", "display": "summarized"}} if info.adaptive_thinking else {}
+
+
+def _output_config(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    if request.effort and info.effort:
+        config["effort"] = request.effort
+    if request.output_schema is not None and request.compact is None:
+        config["format"] = {"type": "json_schema", "schema": clean_json(request.output_schema)}
+    return config
+
+
+def _compaction(instructions: str) -> dict[str, Any]:
+    return {"type": "summarize", **({"instructions": clean(instructions)} if instructions.strip() else {})}
+
+
+def _headers(request: ModelRequest, info: ModelInfo, compaction: bool) -> dict[str, str]:
+    headers = {"x-conversation": request.conversation} if request.conversation else {}
+    betas = list(request.betas) if info.known else []
+    if request.compact is not None or compaction:
+        betas.append(COMPACTION_BETA)
+    if request.context_management and info.server_editing and request.compact is None:
+        betas.append(CONTEXT_MANAGEMENT_BETA)
+    if betas:
+        headers["anthropic-beta"] = ",".join(dict.fromkeys(betas))
+    return headers
