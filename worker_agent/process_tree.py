@@ -95,6 +95,12 @@ async def end_tree(
     return await ProcessTree(pid, start_time, marker).end(grace, clock or SystemClock())
 
 
+def lineage_names() -> list[str]:
+    """The names of this process and its ancestors below the first process, as `killall` knows them."""
+    process = psutil.Process()
+    return [p.name() for p in (process, *process.parents()) if p.pid > 1]
+
+
 class ProcessTree:
     """What is known of one tree, growing from scan to scan. `begun_here`: this process has just started the root, so
     its session counts even when the root is already gone."""
