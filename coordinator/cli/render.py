@@ -213,6 +213,28 @@ def literal_lines(text: str) -> list[Line]:
     return [(Piece(line),) for line in literal(text).split("\n")]
 
 
+LOG_SIGNS = {
+    "text": ("", ""),
+    "prompt": ("▶ ", "bold"),
+    "tool": ("→ ", "cyan"),
+    "result": ("← ", "dim"),
+    "error": ("✘ ", "red"),
+    "thinking": ("… ", "italic dim"),
+}
+RESULT_LINES = 12  # of a tool's result; the rest is counted
+
+
+def log_lines(kind: str, text: str, head: str) -> list[Line]:
+    """One part of a message in a log; `head` (time, id) stands before every line of it."""
+    sign, style = LOG_SIGNS.get(kind, ("· ", "yellow"))
+    lines = literal(text).strip("\n").split("\n")
+    if kind in ("result", "error") and len(lines) > RESULT_LINES:
+        lines = [*lines[:RESULT_LINES], f"… {len(lines) - RESULT_LINES} more lines"]
+    before = Piece(f"{head} " if head else "", "dim")
+    indent = " " * len(sign)
+    return [(before, Piece((indent if i else sign) + line, style)) for i, line in enumerate(lines)]
+
+
 SESSION_COLUMNS = (
     Column("ID"),
     Column("STATUS"),
@@ -226,21 +248,44 @@ SESSION_COLUMNS = (
 SESSION_STYLES = {"running": "cyan", "interrupted": "magenta"}
 
 
+def session_status(session: Json) -> str:
+    """In one word: it runs, it lost its owner with work left, it waits for a person, or it has ended."""
+    if session["status"] != "open":
+        return str(session["status"])
+    return "running" if session["driven"] else "interrupted" if session["live_tasks"] else "open"
+
+
 def session_grid(sessions: Sequence[Json]) -> Grid:
     return Grid(SESSION_COLUMNS, [_session_row(session) for session in sessions])
 
 
 def _session_row(session: Json) -> list[Piece]:
+    state = session_status(session)
     return [
         Piece(session["id"], "bold"),
-        Piece(session["status"], SESSION_STYLES.get(session["status"], "")),
+        Piece(state, SESSION_STYLES.get(state, "")),
         Piece(when(session["updated_at"])),
-        Piece(str(session.get("tasks", ""))),
-        Piece(money(session.get("cost_usd")) if "cost_usd" in session else ""),
+        Piece(str(session["tasks"])),
+        Piece(money(session["cost_usd"])),
         Piece(one_line(session["model"] or "")),
-        Piece(one_line(session["title"] or session["goal"] or "")),
+        Piece(one_line(session["title"] or session["goal"] or "", 200)),
         Piece(one_line(session["cwd"] or "")),
     ]
+
+
+COST_COLUMNS = ("calls", "input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens")
+
+
+def cost_grid(by: str, rows: Sequence[Json]) -> Grid:
+    """Sums under their key, and one line of totals when there are several."""
+    total: dict[str, Any] = {name: sum(row[name] or 0 for row in rows) for name in COST_COLUMNS}
+    known = all(row["cost_usd"] is not None for row in rows)
+    total |= {by: "total", "cost_usd": sum(row["cost_usd"] for row in rows) if known else None}
+    titles = [Column(by.upper()), *(Column(name.removesuffix("_tokens").replace("_", " ").upper(), right=True, keep=rank)
+              for rank, name in enumerate(COST_COLUMNS, start=1)), Column("COST", right=True)]  # fmt: skip
+    shown = [*rows, total] if len(rows) > 1 else rows
+    return Grid(titles, [[Piece(one_line(str(row[by]))), *(Piece(count(row[n])) for n in COST_COLUMNS), Piece(money(row["cost_usd"]))]
+                         for row in shown])  # fmt: skip
 
 
 AGENT_COLUMNS = (

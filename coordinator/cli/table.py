@@ -49,7 +49,7 @@ COMMANDS = {
     "trust": Entry("Let a directory's own rules, hooks and agents count", "trust:trust"),
     "cost": Entry("What was spent, by session, agent, model or day", "cost:cost"),
     "doctor": Entry("Check this installation", "doctor:doctor"),
-    "prune": Entry("Remove old ended sessions and their files", "prune:prune"),
+    "prune": Entry("Remove old ended sessions and their files", "sessions:prune"),
     "config": Entry(
         "Settings in force",
         members={

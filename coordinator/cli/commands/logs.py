@@ -1,0 +1,168 @@
+"""`coordinator tasks logs`: what agents said and did, as stored; with `-f` until they end.
+
+A session's id shows its coordinator. Several agents are interleaved by time, each line under its id. Following looks at the
+store when something was committed, reads only what is new, and ends with the task's own exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import orjson
+from sqlalchemy import Connection
+
+from coordinator.cli import render
+from coordinator.cli.completing import complete_tasks
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.lookup import Owners
+from coordinator.cli.outcomes import ENDED, task_code, worst
+from coordinator.exit_codes import ExitCode
+from coordinator.views import iso, task_json
+from tasks import registry, sessions, transcripts
+from tasks.errors import NotFound
+from tasks.records import MessageRecord, TaskRecord
+from tasks.watch import Watcher
+
+LOOK = 1.0  # seconds until a look without a change: owners die without a commit
+KINDS = ("text", "tool", "thinking", "error")
+FAMILIES = {"tool": "tool", "result": "tool", "thinking": "thinking", "error": "error"}  # every other part is text
+
+
+@dataclass(slots=True)
+class Source:
+    """One conversation; `task_id` None shows all of it, else only that run's part."""
+
+    agent_id: str
+    task_id: str | None
+    label: str
+    next_seq: int = 0
+
+
+@click.command("logs", help="Print what tasks, or a session's coordinator, said and did.")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_tasks)
+@click.option("-f", "--follow", is_flag=True, help="Go on until all have ended; exits with the worst of their codes.")
+@click.option("--tail", type=click.IntRange(min=0), help="Begin with the last N messages.")
+@click.option("--timestamps", is_flag=True, help="A time before each message.")
+@click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only such parts; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="One object a message, one a line.")
+@common_options
+@pass_cli
+def logs(
+    cli: Context, ids: Sequence[str], follow: bool, tail: int | None, timestamps: bool, kinds: Sequence[str], as_json: bool
+) -> int:
+    sources = cli.database.read(lambda conn: [_source(conn, ref) for ref in ids])
+    show = _Printer(cli, timestamps, frozenset(kinds), as_json, labels=len(sources) > 1)
+    show(_new(cli, sources), tail)
+    if not follow:
+        return ExitCode.DONE
+    with Watcher(cli.database) as watcher:
+        while not cli.console.closed:
+            states = cli.database.read(lambda conn: _states(conn, sources, cli.now()))
+            show(_new(cli, sources), None)
+            if all(status in (*ENDED, "interrupted") for status, _ in states):
+                return worst(code for _, code in states)
+            watcher.changed(LOOK)
+    return ExitCode.DONE
+
+
+def _source(conn: Connection, ref: str) -> Source:
+    """A task, else a session. Raises `NotFound`, `Ambiguous`."""
+    try:
+        task = registry.resolve(conn, ref)
+    except NotFound:
+        try:
+            session = sessions.resolve(conn, ref)
+        except NotFound:
+            raise NotFound(f"no task or session {ref!r}") from None
+        return Source(session.id, None, session.id)
+    return Source(task.agent_id, task.id, task.id)
+
+
+def _states(conn: Connection, sources: Sequence[Source], now: float) -> list[tuple[str, ExitCode]]:
+    owners = Owners(conn, now)
+    return [_state(conn, owners, source, now) for source in sources]
+
+
+def _state(conn: Connection, owners: Owners, source: Source, now: float) -> tuple[str, ExitCode]:
+    session = sessions.find(conn, source.agent_id)
+    if session is not None:
+        over = session.status == "ended" or sessions.owner_gone(session, now)
+        return ("completed" if over else "running"), ExitCode.DONE
+    task: TaskRecord = registry.get(conn, source.label)
+    values = task_json(task, owners.status(task), now)
+    return values["status"], task_code(values, task.error_class)
+
+
+def _new(cli: Context, sources: Sequence[Source]) -> list[tuple[Source, MessageRecord]]:
+    """What was stored since the last look, in order of time."""
+
+    def read(conn: Connection) -> list[tuple[Source, MessageRecord]]:
+        rows = [(source, row) for source in sources for row in transcripts.load(conn, source.agent_id, source.next_seq)]
+        return sorted(rows, key=lambda pair: pair[1].at)
+
+    rows = cli.database.read(read)
+    for source, row in rows:
+        source.next_seq = max(source.next_seq, row.seq + 1)
+    return [(source, row) for source, row in rows if source.task_id in (None, row.task_id)]
+
+
+class _Printer:
+    def __init__(self, cli: Context, timestamps: bool, kinds: frozenset[str], as_json: bool, *, labels: bool) -> None:
+        self._console = cli.console
+        self._timestamps = timestamps
+        self._kinds = kinds
+        self._json = as_json
+        self._labels = labels
+
+    def __call__(self, rows: Sequence[tuple[Source, MessageRecord]], tail: int | None) -> None:
+        for source, row in rows[len(rows) - tail :] if tail is not None and tail < len(rows) else rows:
+            if self._json:
+                self._console.json_line(message_json(row))
+                continue
+            head = " ".join(
+                [*([iso(row.at) or ""] if self._timestamps else []), *([f"[{source.label}]"] if self._labels else [])]
+            )
+            for kind, line in parts(row):
+                if not self._kinds or FAMILIES.get(kind, "text") in self._kinds:
+                    for piece in render.log_lines(kind, line, head):
+                        self._console.styled(piece)
+
+
+def message_json(row: MessageRecord) -> dict[str, Any]:
+    """One message of a transcript, as `logs --json` and `sessions export` give it."""
+    return {
+        "id": row.id,
+        "seq": row.seq,
+        "agent_id": row.agent_id,
+        "task_id": row.task_id,
+        "role": row.role,
+        "kind": row.kind,
+        "at": iso(row.at),
+        "content": orjson.loads(row.content),
+        **row.extra,
+    }
+
+
+def parts(row: MessageRecord) -> Iterator[tuple[str, str]]:
+    """The parts of a message that a person reads, each with its kind."""
+    for block in orjson.loads(row.content):
+        match block.get("type"):
+            case "text":
+                yield ("error" if row.kind == "api_error" else "text" if row.role == "assistant" else row.kind), block["text"]
+            case "thinking":
+                yield "thinking", block.get("thinking", "")
+            case "tool_use":
+                yield "tool", f"{block['name']} {orjson.dumps(block['input']).decode()}"
+            case "tool_result":
+                yield ("error" if block.get("is_error") else "result"), _result_text(block.get("content", ""))
+            case other:
+                yield "text", f"[{other}]"
+
+
+def _result_text(content: str | Sequence[Mapping[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in content)

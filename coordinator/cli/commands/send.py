@@ -1,0 +1,86 @@
+"""`coordinator tasks send|retry`: the same path as the coordinator's SendMessage, from any terminal.
+
+The message, or the new task, is stored; the session's owner sees it and goes on. Without a living owner it waits for
+`coordinator resume`, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+from sqlalchemy import Connection
+
+from coordinator.cli.completing import complete_tasks
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.failures import Failure
+from coordinator.cli.lookup import Owners, find_tasks
+from coordinator.exit_codes import ExitCode
+from tasks import agents, outbox, registry, sessions
+from tasks.errors import NotFound
+from tasks.records import TaskRecord
+from tasks.states import TaskStatus
+
+SENDER = "user"
+AGAIN = "The run before this one ended too early ({why}). Go on from where it stopped and finish the work you were given."
+
+
+@click.command("send", help="Send a message to a worker, or to a session's coordinator; says what became of it.")
+@click.argument("to", metavar="ID", shell_complete=complete_tasks)
+@click.argument("message", nargs=-1, required=True)
+@common_options
+@pass_cli
+def send(cli: Context, to: str, message: Sequence[str]) -> None:
+    text = sys.stdin.read() if message == ("-",) else " ".join(message)
+    if not text.strip():
+        raise Failure("the message is empty", ExitCode.USAGE)
+    words, driven = cli.database.write(lambda conn: _send(cli, conn, to, text))
+    cli.console.line(words)
+    _say_if_waiting(cli, driven)
+
+
+def _send(cli: Context, conn: Connection, to: str, text: str) -> tuple[str, str | None]:
+    """What became of it, and the session that nobody drives, if so."""
+    try:
+        agent, task = agents.resolve(conn, None, to)
+    except NotFound:
+        session = sessions.resolve(conn, to)
+        agent, task = agents.get(conn, session.id), None
+    undriven = agent.session_id if Owners(conn, cli.now()).gone(agent.session_id) else None
+    if task is not None and task.status is TaskStatus.KILLED:
+        raise Failure(f"{task.id} was killed; a message does not revive it (`coordinator tasks retry` does)")
+    if task is None or task.is_live:
+        outbox.send(conn, session_id=agent.session_id, agent_id=agent.id, body=text, sender=SENDER)
+        return "queued", undriven
+    return f"continued {_continue(cli, conn, task, text).id}", undriven
+
+
+def _continue(cli: Context, conn: Connection, task: TaskRecord, prompt: str) -> TaskRecord:
+    """A new run on the conversation of an ended one; the session's owner takes it up."""
+    from coordinator.coordinator import follow_up
+
+    return registry.create(conn, follow_up(task, prompt, None, cli.paths))
+
+
+@click.command("retry", help="Run the worker of failed or killed tasks again, on the same conversation. Prints the new ids.")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_tasks)
+@common_options
+@pass_cli
+def retry(cli: Context, ids: Sequence[str]) -> None:
+    for task in find_tasks(cli, ids):
+        if task.is_live:
+            raise Failure(f"{task.id} is {task.status}; only an ended task can be tried again")
+        _retry(cli, task)
+
+
+def _retry(cli: Context, task: TaskRecord) -> None:
+    prompt = AGAIN.format(why=task.error or task.end_reason or task.status)
+    cli.console.line(cli.database.write(lambda conn: _continue(cli, conn, task, prompt)).id)
+    undriven = cli.database.read(lambda conn: Owners(conn, cli.now()).gone(task.session_id))
+    _say_if_waiting(cli, task.session_id if undriven else None)
+
+
+def _say_if_waiting(cli: Context, session_id: str | None) -> None:
+    if session_id:
+        cli.console.note(f"nobody drives the session now; `coordinator resume {session_id}` goes on with it")

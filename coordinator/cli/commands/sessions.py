@@ -1,0 +1,132 @@
+"""`coordinator sessions list|show|fork|rm`, and `coordinator prune`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from coordinator.cli import render
+from coordinator.cli.completing import complete_sessions
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.failures import Failure
+from coordinator.cli.lookup import find_session, shown_sessions, shown_tasks
+from coordinator.exit_codes import ExitCode
+from tasks import registry, sessions
+from tasks.records import SessionRecord, SessionStatus
+from tasks.registry import TaskFilter
+
+DAY = 86_400.0
+LONG = ("goal",)
+
+
+@click.command("list", help="List sessions, newest first.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--open", "only_open", is_flag=True, help="Only those that have not ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Only ids, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="A list of objects.")
+@common_options
+@pass_cli
+def list_sessions(cli: Context, limit: int | None, only_open: bool, quiet: bool, as_json: bool) -> None:
+    status = SessionStatus.OPEN if only_open else None
+    found = cli.database.read(lambda conn: sessions.list_sessions(conn, status=status, limit=limit))
+    if quiet:
+        cli.console.text("".join(f"{session.id}\n" for session in found))
+        return
+    rows = shown_sessions(cli, found)
+    if as_json:
+        cli.console.json(rows)
+    elif rows:
+        cli.console.grid(render.session_grid(rows))
+    else:
+        cli.console.note("no sessions")
+
+
+@click.command("show", help="Show one session with its tasks.")
+@click.argument("session_id", metavar="ID", shell_complete=complete_sessions)
+@click.option("--json", "as_json", is_flag=True, help="One object; its tasks as in `tasks list --json`.")
+@common_options
+@pass_cli
+def show(cli: Context, session_id: str, as_json: bool) -> None:
+    session = find_session(cli, session_id)
+    (values,) = shown_sessions(cli, [session])
+    tasks = tasks_of(cli, session.id)
+    if as_json:
+        cli.console.json(values | {"tasks": tasks})
+        return
+    for line in render.fields((key, value) for key, value in values.items() if key not in LONG):
+        cli.console.styled(line)
+    for line in [(), (render.Piece("goal:", "bold"),), *render.literal_lines(values["goal"] or "")]:
+        cli.console.styled(line)
+    if tasks:
+        cli.console.line()
+        cli.console.grid(render.task_grid(render.in_order(tasks)))
+
+
+def tasks_of(cli: Context, session_id: str) -> list[dict[str, Any]]:
+    wanted = TaskFilter(session_id=session_id, texts=False)
+    return cli.database.read(lambda conn: shown_tasks(conn, registry.list_tasks(conn, wanted), cli.now()))
+
+
+@click.command("fork", help="Copy the coordinator's conversation into a new session; prints its id. Tasks stay with the origin.")
+@click.argument("session_id", metavar="ID", shell_complete=complete_sessions)
+@common_options
+@pass_cli
+def fork(cli: Context, session_id: str) -> None:
+    origin = find_session(cli, session_id)
+    cli.console.line(cli.database.write(lambda conn: sessions.fork(conn, origin.id)).id)
+
+
+@click.command("rm", help="Remove sessions that nobody drives, with their tasks, transcripts and files.")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_sessions)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+@pass_cli
+def rm(cli: Context, ids: Sequence[str], yes: bool) -> None:
+    found = [find_session(cli, ref) for ref in ids]
+    _consent(cli, f"remove {', '.join(session.id for session in found)}?", yes)
+    for session in found:
+        remove(cli, session)
+        cli.console.line(session.id)
+
+
+def remove(cli: Context, session: SessionRecord) -> None:
+    """The rows first: files without rows are only clutter. Raises `Owned` while a process drives it."""
+    cli.database.write(lambda conn: sessions.remove(conn, session.id))
+    paths = cli.paths
+    for directory in (paths.spill(session.id), paths.scratch(session.id), paths.transcripts(session.id)):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@click.command("prune", help="Remove sessions that ended long ago, with their files. Worktrees stay.")
+@click.option("--older-than", "days", type=click.FloatRange(min=0), default=30, show_default=True, help="Days since the end.")
+@click.option("--dry-run", is_flag=True, help="Only print what would go.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+@pass_cli
+def prune(cli: Context, days: float, dry_run: bool, yes: bool) -> None:
+    before = cli.now() - days * DAY
+    ended = cli.database.read(lambda conn: sessions.list_sessions(conn, status=SessionStatus.ENDED))
+    old = [session for session in ended if (session.ended_at or session.updated_at) <= before]
+    if not old:
+        cli.console.note("nothing to remove")
+        return
+    if not dry_run:
+        _consent(cli, f"remove {len(old)} sessions?", yes)
+    for session in old:
+        if not dry_run:
+            remove(cli, session)
+        cli.console.line(session.id)
+
+
+def _consent(cli: Context, question: str, yes: bool) -> None:
+    """Removing needs a yes: by flag, or from a person."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(f"{question} Say --yes, since there is nobody to ask", ExitCode.USAGE)
+    if not click.confirm(question, err=True):
+        raise Failure("nothing was removed")

@@ -1,0 +1,70 @@
+"""`coordinator tasks list|show`: the screen and `--json` show the same set, from the same objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+from sqlalchemy import Connection
+
+from coordinator.cli import render
+from coordinator.cli.completing import complete_sessions, complete_tasks
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.lookup import Owners, Shown, find_session, find_tasks, shown_tasks
+from coordinator.views import task_json
+from tasks import registry
+from tasks.registry import TaskFilter
+from tasks.states import TaskStatus
+
+STATUSES = (*(str(status) for status in TaskStatus), "interrupted")
+
+
+@click.command("list", help="List the tasks of sessions that have not ended, what runs first.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Those of ended sessions, too.")
+@click.option("--session", metavar="ID", shell_complete=complete_sessions, help="Only this session's.")
+@click.option("--status", type=click.Choice(STATUSES), multiple=True, help="Only those in this state; repeatable.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("-q", "--quiet", is_flag=True, help="Only ids, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="A list of objects.")
+@common_options
+@pass_cli
+def list_tasks(
+    cli: Context, everything: bool, session: str | None, status: Sequence[str], limit: int | None, quiet: bool, as_json: bool
+) -> None:
+    within = find_session(cli, session).id if session else None
+    rows = cli.database.read(lambda conn: _read(conn, cli.now(), within, everything or within is not None, status))
+    rows = render.in_order(rows)[:limit]
+    if as_json:
+        cli.console.json(rows)
+    elif quiet:
+        cli.console.text("".join(f"{row['id']}\n" for row in rows))
+    elif rows:
+        cli.console.grid(render.task_grid(rows))
+    else:
+        cli.console.note("no tasks")
+
+
+def _read(conn: Connection, now: float, session_id: str | None, everything: bool, status: Sequence[str]) -> list[Shown]:
+    """The documented objects. `interrupted` is derived, so a filter by status looks at what is shown."""
+    owners = Owners(conn, now)
+    tasks = registry.list_tasks(conn, TaskFilter(session_id=session_id, ended_sessions=everything, texts=False))
+    rows = [task_json(task, owners.status(task), now) for task in tasks]
+    return [row for row in rows if not status or row["status"] in status]
+
+
+@click.command("show", help="Show tasks with prompt, result, worktree and last activities.")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_tasks)
+@click.option("--json", "as_json", is_flag=True, help="One object, or a list for several ids.")
+@common_options
+@pass_cli
+def show(cli: Context, ids: Sequence[str], as_json: bool) -> None:
+    tasks = find_tasks(cli, ids)
+    rows = cli.database.read(lambda conn: shown_tasks(conn, tasks, cli.now(), detail=True))
+    if as_json:
+        cli.console.json(rows[0] if len(rows) == 1 else rows)
+        return
+    for i, row in enumerate(rows):
+        if i:
+            cli.console.line()
+        for line in render.task_detail(row):
+            cli.console.styled(line)

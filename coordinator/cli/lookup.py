@@ -1,0 +1,67 @@
+"""Finding sessions and tasks for commands, and turning them into the documented objects.
+
+A task whose owner is gone is shown as `interrupted`; that is worked out here for every command alike, from the lease of its
+session. One command asks for each session once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from coordinator.cli.context import Context
+from coordinator.views import session_json, task_detail_json, task_json
+from tasks import registry, sessions
+from tasks.records import SessionRecord, TaskRecord
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+Shown = dict[str, Any]
+
+
+def find_session(cli: Context, ref: str) -> SessionRecord:
+    """Raises `NotFound`, `Ambiguous`."""
+    return cli.database.read(lambda conn: sessions.resolve(conn, ref))
+
+
+def find_tasks(cli: Context, refs: Sequence[str], session: str | None = None) -> list[TaskRecord]:
+    """One task for each of `refs`: an id, the unique beginning of one, or a name. Raises `NotFound`, `Ambiguous`."""
+
+    def read(conn: Connection) -> list[TaskRecord]:
+        within = sessions.resolve(conn, session).id if session else None
+        return [registry.resolve(conn, ref, session_id=within) for ref in refs]
+
+    return cli.database.read(read)
+
+
+class Owners:
+    """Whether the owner of a session is gone; each session is asked for once."""
+
+    def __init__(self, conn: Connection, now: float) -> None:
+        self._conn = conn
+        self._now = now
+        self._gone: dict[str, bool] = {}
+
+    def gone(self, session_id: str) -> bool:
+        if session_id not in self._gone:
+            self._gone[session_id] = sessions.owner_gone(sessions.get(self._conn, session_id), self._now)
+        return self._gone[session_id]
+
+    def status(self, task: TaskRecord) -> str:
+        return registry.shown_status(task, task.is_live and self.gone(task.session_id))
+
+
+def shown_tasks(conn: Connection, tasks: Iterable[TaskRecord], now: float, *, detail: bool = False) -> list[Shown]:
+    owners = Owners(conn, now)
+    make: Callable[[TaskRecord, str, float], Shown] = task_detail_json if detail else task_json
+    return [make(task, owners.status(task), now) for task in tasks]
+
+
+def shown_sessions(cli: Context, found: Sequence[SessionRecord]) -> list[Shown]:
+    """Sessions as objects: what `session_json` says, and `driven` (a living process owns it), `tasks`, `live_tasks`,
+    `cost_usd`."""
+    names, rows = cli.database.query("SELECT id, tasks, live_tasks, cost_usd FROM v_sessions")
+    sums = {row[0]: dict(zip(names[1:], row[1:], strict=True)) for row in rows}
+    now = cli.now()
+    return [session_json(one) | {"driven": not sessions.owner_gone(one, now)} | sums.get(one.id, {}) for one in found]

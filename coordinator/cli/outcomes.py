@@ -1,0 +1,23 @@
+"""The exit code of a task, for `tasks wait` and `tasks logs -f`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from coordinator.exit_codes import ExitCode, exit_code
+
+ENDED = frozenset({"completed", "failed", "killed"})
+
+
+def task_code(task: Mapping[str, Any], error_class: str | None) -> ExitCode:
+    """`task` is a documented object; a task that is not done is no success."""
+    if task["status"] == "completed":
+        return ExitCode.DONE
+    if task["status"] in ("pending", "running"):
+        return ExitCode.LIVE_WORKERS
+    return exit_code(task["end_reason"] or task["status"], is_error=True, error_kind=error_class)
+
+
+def worst(codes: Iterable[ExitCode]) -> ExitCode:
+    return max(codes, default=ExitCode.DONE)

@@ -1,0 +1,115 @@
+"""The flags of `run`, shared with `chat` and `resume`: names people know, a `COORDINATOR_…` variable for each.
+
+Precedence is click's: flag, variable, then the context's `default_map`, which `config_files` fills. A flag stands here only
+when the program does what it says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from coordinator.cli.context import common_options
+
+AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
+MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
+FORMATS = ("text", "json", "stream-json")
+# Workers' shells carry COORDINATOR_SESSION_ID; a run begun there must not take their session's id for its own.
+VARIABLES = {"session_id": "COORDINATOR_NEW_SESSION_ID", "use_coordinator": "COORDINATOR_MODE"}
+
+DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+class Duration(click.ParamType):
+    """`90`, `90s`, `10m`, `1h30m`: seconds."""
+
+    name = "duration"
+    _parts = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)):
+            seconds = float(value)
+        elif (found := self._parts.fullmatch(value.strip())) and any(found.groups()):
+            seconds = sum(float(found[unit] or 0) * size for unit, size in (("h", 3600), ("m", 60), ("s", 1)))
+        else:
+            self.fail(f"{value!r} is no duration: 90, 90s, 10m or 1h30m", param, ctx)
+        if not 0 < seconds < 10**9:
+            self.fail(f"{value!r} must be more than nothing", param, ctx)
+        return seconds
+
+
+class Names(click.ParamType):
+    """Rules or tool names separated by commas or spaces; those inside parentheses do not separate."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if not isinstance(value, str):
+            return tuple(value)
+        rules, depth = [""], 0
+        for char in value:
+            depth += (char == "(") - (char == ")")
+            if depth == 0 and (char == "," or char.isspace()):
+                rules.append("")
+            else:
+                rules[-1] += char
+        if depth:
+            self.fail(f"{value!r} has a parenthesis without its other half", param, ctx)
+        return tuple(rule for rule in rules if rule)
+
+
+def flag(*names: str, **settings: Any) -> Callable[[AnyCallable], AnyCallable]:
+    """An option with its variable, named as the first long name."""
+    long = next(name for name in names if name.startswith("--")).split("/")[0].removeprefix("--")
+    parameter = next((name for name in names if not name.startswith("-")), long.replace("-", "_"))
+    variable = VARIABLES.get(parameter, f"COORDINATOR_{long.replace('-', '_').upper()}")
+    return click.option(*names, envvar=variable, show_envvar=False, **settings)
+
+
+def apply(options: list[Callable[[Any], Any]], command: AnyCallable) -> AnyCallable:
+    for option in reversed(options):
+        command = option(command)
+    return common_options(command)
+
+
+OUTPUT = [
+    flag("-p", "--print", "print_only", is_flag=True, help="Only the answer on stdout, no live view, nobody is asked."),
+    flag("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What stdout carries."),
+    flag("--include-partial-messages", is_flag=True, help="With stream-json: text as it is written, too."),
+]
+WORK = [
+    flag("--model", metavar="MODEL", help="Model of the coordinator; sonnet, opus, haiku, fable or a full id."),
+    flag("--worker-model", metavar="MODEL", help="Model of workers; the coordinator's if not set."),
+    flag("--fallback-model", metavar="MODEL", help="Model to go on with when the first is overloaded."),
+    flag("--permission-mode", type=click.Choice(MODES), default="default", show_default=True, help="What needs consent."),
+    flag("--allowed-tools", "--allowedTools", "allowed_tools", type=Names(), default=(), metavar="RULES",
+         help='Rules that allow: "Bash(git *),Edit".'),
+    flag("--disallowed-tools", "--disallowedTools", "disallowed_tools", type=Names(), default=(), metavar="RULES",
+         help="Rules that deny."),
+    flag("--add-dir", "add_dirs", type=DIRECTORY, multiple=True, help="Another directory that may be read; repeatable."),
+    flag("--settings", metavar="PATH|JSON", help="A settings file, or its JSON, above the others."),
+    flag("--system-prompt", metavar="TEXT", help="In place of the coordinator's system prompt."),
+    flag("--append-system-prompt", metavar="TEXT", help="After the coordinator's system prompt."),
+    flag("--max-turns", type=click.IntRange(min=1), help="Turns of the coordinator."),
+    flag("--max-budget-usd", type=click.FloatRange(min=0, min_open=True), help="Money for the whole tree of agents."),
+    flag("--token-budget", type=click.IntRange(min=1), help="Tokens for the whole tree of agents."),
+    flag("--max-workers", type=click.IntRange(min=1), default=8, show_default=True, help="Workers that run at once."),
+    flag("--timeout", type=Duration(), metavar="TIME", help="End the run after this time: 90s, 10m, 1h30m."),
+    flag("--json-schema", metavar="PATH|JSON", help="JSON schema that the answer must fit."),
+    flag("--verify", metavar="CMD", help="Command that must succeed before the work counts as done."),
+    flag("--coordinator/--no-coordinator", "use_coordinator", default=True, help="One agent with all tools instead of a coordinator."),
+    flag("--offline", is_flag=True, help="The built-in deterministic surveyor: no network, no language model."),
+    flag("--cwd", type=DIRECTORY, default=Path("."), help="Work in this directory."),
+]  # fmt: skip
+SESSION = [
+    flag("-c", "--continue", "continue_last", is_flag=True, help="Go on with the newest session of this directory."),
+    flag("-r", "--resume", metavar="ID", help="Go on with this session."),
+    flag("--fork-session", is_flag=True, help="With --continue or --resume: go on in a copy."),
+    flag("--session-id", metavar="ID", help="Id of the new session."),
+    flag("--bg", "background", is_flag=True, help="Print the session's id and go on in the background."),
+    flag("--plan-only", is_flag=True, help="Say what would be done, change nothing."),
+]

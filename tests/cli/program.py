@@ -1,0 +1,57 @@
+"""The real command in a process of its own, with a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Every line of stdout as JSON."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`coordinator` with `home` as its home and the user's; no credentials in its environment."""
+
+    home: Path
+    cwd: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        return {**kept, "HOME": str(self.home), "COORDINATOR_HOME": str(self.home / "data"), **more}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "coordinator.cli.main", *arguments]
+
+    def __call__(self, *arguments: str, stdin: str = "", timeout: float = 50, **environment: str) -> Ran:
+        done = subprocess.run(
+            self.command(*arguments), input=stdin, capture_output=True, text=True, cwd=self.cwd, timeout=timeout,
+            env=self.environment(**environment),
+        )  # fmt: skip
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=self.cwd, env=self.environment(**environment), start_new_session=True,
+        )  # fmt: skip
