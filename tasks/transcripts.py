@@ -14,22 +14,22 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from tasks import leases, outbox
 from tasks.errors import NotFound
-from tasks.models import agents, messages
+from tasks.models import agents, messages, sessions
 from tasks.models import steps as steps_table
 from tasks.records import MessageRecord, StepRecord
 
 _INSERT = insert(messages)
+# Plain equality, row by row: rows are few, and a list in a statement costs more than the statement.
+_KNOWN = select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message"))
+_SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == bindparam("session")).scalar_subquery()
 _TAKE_SEQ = (
     update(agents)
-    .where(agents.c.id == bindparam("agent"))
+    .where(agents.c.id == bindparam("agent"), _SESSION_FENCE == bindparam("fence"))
     .values(next_seq=agents.c.next_seq + bindparam("count"))
     .returning(agents.c.next_seq)
 )
-_KNOWN = select(messages.c.id).where(
-    messages.c.agent_id == bindparam("agent"), messages.c.id.in_(bindparam("ids", expanding=True))
-)
 _DROP_STEPS = delete(steps_table).where(
-    steps_table.c.agent_id == bindparam("agent"), steps_table.c.message_id.in_(bindparam("ids", expanding=True))
+    steps_table.c.agent_id == bindparam("agent"), steps_table.c.message_id == bindparam("message")
 )
 _STEP_AGAIN = (
     update(steps_table)
@@ -55,22 +55,26 @@ def append(
 ) -> None:
     """Store `rows` at the end of the transcript; `consumed` are ids of the deliveries that the first of them holds.
     Raises `Fenced`, `NotFound`."""
-    leases.check(conn, session_id, fence)
-    ids = [row.id for row in rows]
-    known = set(conn.scalars(_KNOWN, {"agent": agent_id, "ids": ids})) if ids else set()
+    named = [{"agent": agent_id, "message": row.id} for row in rows]
+    known = {name["message"] for name in named if conn.scalar(_KNOWN, name) is not None}
     fresh = list({row.id: row for row in rows if row.id not in known}.values())
     if fresh:
-        first = _take_seq(conn, agent_id, len(fresh))
+        first = _take_seq(conn, agent_id, len(fresh), session_id, fence)
         conn.execute(_INSERT, [_row(agent_id, first + n, row) for n, row in enumerate(fresh)])
-    if ids:
-        conn.execute(_DROP_STEPS, {"agent": agent_id, "ids": ids})
+    else:
+        leases.check(conn, session_id, fence)
+    if named:
+        conn.execute(_DROP_STEPS, named)
     if consumed:
-        outbox.consume(conn, agent_id, consumed, _seq_of(conn, agent_id, ids[0]) if ids else None)
+        outbox.consume(conn, agent_id, consumed, conn.scalar(_KNOWN, named[0]) if named else None)
 
 
-def _take_seq(conn: Connection, agent_id: str, count: int) -> int:
-    after = conn.scalar(_TAKE_SEQ, {"agent": agent_id, "count": count})
+def _take_seq(conn: Connection, agent_id: str, count: int, session_id: str, fence: int) -> int:
+    """The first of `count` places in the transcript; the row is ours until the transaction ends."""
+    places = {"agent": agent_id, "count": count, "session": session_id, "fence": fence}
+    after = conn.scalar(_TAKE_SEQ, places)
     if after is None:
+        leases.check(conn, session_id, fence)
         raise NotFound(f"no agent {agent_id}")
     return int(after) - count
 
@@ -90,14 +94,10 @@ def _row(agent_id: str, seq: int, record: MessageRecord) -> dict[str, object]:
     }
 
 
-def _seq_of(conn: Connection, agent_id: str, message_id: str) -> int | None:
-    return conn.scalar(select(messages.c.seq).where(messages.c.agent_id == agent_id, messages.c.id == message_id))
-
-
 def step(conn: Connection, agent_id: str, record: StepRecord, *, session_id: str, fence: int) -> None:
     """Store a part of an unfinished turn; of a message that is stored already, nothing. Raises `Fenced`."""
     leases.check(conn, session_id, fence)
-    if conn.scalar(_KNOWN, {"agent": agent_id, "ids": [record.message_id]}) is not None:
+    if conn.scalar(_KNOWN, {"agent": agent_id, "message": record.message_id}) is not None:
         return
     part = {"agent": agent_id, "message": record.message_id, "of_kind": record.kind, "of_part": record.part}
     if conn.execute(_STEP_AGAIN, part | {"content": record.content, "at": record.at}).rowcount:

@@ -1,0 +1,54 @@
+import pytest
+
+from tasks.errors import IllegalMove
+from tasks.ids import ALPHABET, PREFIXES, TaskType, new_id, new_session_id
+from tasks.states import LIVE, MOVES, TERMINAL, TaskStatus, check_move, sources
+
+
+def test_the_table_of_moves_is_complete() -> None:
+    assert set(MOVES) == set(TaskStatus)
+
+
+def test_terminal_states_are_those_without_a_way_out() -> None:
+    assert TERMINAL == {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.KILLED}
+    assert LIVE == {TaskStatus.PENDING, TaskStatus.RUNNING}
+
+
+def test_every_pair_of_states_is_either_a_move_or_refused() -> None:
+    allowed = {(a, b) for a in TaskStatus for b in TaskStatus if _is_move(a, b)}
+    assert {f"{a}>{b}" for a, b in allowed} == {
+        "pending>running",
+        "pending>failed",
+        "pending>killed",
+        "running>completed",
+        "running>failed",
+        "running>killed",
+    }
+
+
+def _is_move(before: TaskStatus, after: TaskStatus) -> bool:
+    try:
+        check_move(before, after)
+    except IllegalMove:
+        return False
+    return True
+
+
+def test_sources_are_the_moves_read_backwards() -> None:
+    assert {s: set(sources(s)) for s in TaskStatus} == {s: {a for a in TaskStatus if s in MOVES[a]} for s in TaskStatus}
+
+
+@pytest.mark.parametrize("type", list(TaskType))
+def test_an_id_is_a_prefix_and_eight_characters(type: TaskType) -> None:
+    ids = {new_id(type) for _ in range(200)}
+    assert len(ids) == 200
+    assert all(len(id) == 9 and id[0] == PREFIXES[type] and set(id[1:]) <= set(ALPHABET) for id in ids)
+
+
+def test_every_type_has_its_own_prefix_and_none_is_a_sessions() -> None:
+    assert set(PREFIXES) == set(TaskType)
+    assert len({*PREFIXES.values(), new_session_id()[0]}) == len(PREFIXES) + 1
+
+
+def test_every_character_of_the_alphabet_is_drawn() -> None:
+    assert set("".join(new_session_id()[1:] for _ in range(500))) == set(ALPHABET)
