@@ -1,8 +1,8 @@
 """Stored messages → what the API accepts, in four passes and in this order:
 
-1. `normalize_messages_for_api`: what is for observers only is dropped, blocks are brought to their API form, attachments
-   move up to the nearest tool result or assistant message, media the API refused is taken out, neighbours of one role are
-   merged with tool results first. First, because the other passes look at neighbours.
+1. `normalize_messages_for_api`: what is for observers only is dropped, and what a server compaction stands for; blocks are
+   brought to their API form, attachments move up to the nearest tool result or assistant message, media the API refused
+   is taken out, neighbours of one role are merged with tool results first. First, because the others look at neighbours.
 2. `ensure_tool_result_pairing`: every call has its one result in the very next message, and no result stands alone.
 3. `strip_unsupported_blocks`: what needs a beta that the request does not carry, and thinking nobody signed.
 4. `strip_excess_media_items`: the oldest images and documents over the limit. Last, so that only what is sent counts.
@@ -41,8 +41,25 @@ _NEEDS_BETA: Mapping[str, tuple[str, ...]] = {
 _MEDIA = frozenset({"image", "document"})
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _USER_ONLY = frozenset({"image", "document", "search_result", "tool_result", "container_upload"})
-_FROM_USER = _USER_ONLY | {"text", "tool_addition", "tool_removal"}
+_FROM_USER = _USER_ONLY | {"text"}
 _IN_RESULT = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+# What a block must have, and what it may have besides. Blocks that a model wrote go back with whatever they came with.
+_REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "search_result": ("content", "source", "title"),
+    "container_upload": ("file_id",),
+    "server_tool_use": ("id", "name", "input"),
+    "tool_reference": ("tool_name",),
+}
+_OPTIONAL: Mapping[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "image": ("source", "transformations"),
+    "document": ("source", "citations", "context", "title"),
+    "search_result": ("content", "source", "title", "citations"),
+    "tool_result": ("tool_use_id", "content", "is_error"),
+    "container_upload": ("file_id",),
+    "tool_reference": ("tool_name",),
+}
+_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -139,6 +156,9 @@ def normalize_messages_for_api(messages: Sequence[Message]) -> list[WireMessage]
             wire, draft = _without_refused_media(wire, message.data["media"]), None
         if message.kind not in WIRE_KINDS or message.role not in ("user", "assistant"):
             continue
+        if (covering := _compaction_at(message)) is not None:
+            wire, draft = [], None
+            message = replace(message, content=message.content[covering:], wire=b"") if covering else message
         if draft is None or draft.role != message.role:
             _flush(wire, draft)
             draft = _reopen(wire, message.role) or _Draft(message.role, index, ([], [], []))
@@ -150,6 +170,28 @@ def normalize_messages_for_api(messages: Sequence[Message]) -> list[WireMessage]
 def refuses_media(message: Message) -> bool:
     """Whether this is an API error that named media to leave out from here on."""
     return message.kind == "api_error" and "media" in message.data
+
+
+def _compaction_at(message: Message) -> int | None:
+    """Where in an answer the last compaction stands that worked; what came before it is covered by it."""
+    if message.role != "assistant" or message.kind not in WIRE_KINDS:
+        return None
+    places = (i for i, block in enumerate(message.content) if _is_compaction(block))
+    return max(places, default=None)
+
+
+def _is_compaction(block: Any) -> bool:
+    """A compaction whose content is null failed: it stands for nothing."""
+    return isinstance(block, Mapping) and block.get("type") == "compaction" and _has_text(block.get("content"))
+
+
+def _has_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def changes_the_past(message: Message) -> bool:
+    """Whether this message changes how those before it are sent: media refused, or a compaction that covers them."""
+    return refuses_media(message) or _compaction_at(message) is not None
 
 
 def _flush(wire: list[WireMessage], draft: _Draft | None) -> None:
@@ -202,27 +244,31 @@ def api_form(block: Any, role: str) -> Block | None:
         return None
     if (role == "user" and kind not in _FROM_USER) or (role == "assistant" and kind in _USER_ONLY):
         return None
-    if "cache_control" in block:
-        block = {k: v for k, v in block.items() if k != "cache_control"}
-    form = _FORMS.get(kind)
-    return form(block, role) if form else block
-
-
-def _text_form(block: Block, role: str) -> Block | None:
-    text = block.get("text")
-    if not isinstance(text, str) or not text.strip():
+    if any(name not in block for name in _REQUIRED.get(kind, ())):
         return None
-    if role == "user" and block.get("citations"):
-        return {k: v for k, v in block.items() if k != "citations"}
-    return block
+    allowed = _OPTIONAL.get(kind) if role == "user" else None
+    if "cache_control" in block or (allowed and any(name != "type" and name not in allowed for name in block)):
+        keep = allowed or block.keys() - {"cache_control"}
+        block = {name: value for name, value in block.items() if name == "type" or name in keep}
+    form = _FORMS.get(kind)
+    return form(block) if form else block
 
 
-def _media_form(block: Block, role: str) -> Block | None:
+def _text_form(block: Block) -> Block | None:
+    return block if _has_text(block.get("text")) else None
+
+
+def _media_form(block: Block) -> Block | None:
     source = block.get("source")
-    return block if isinstance(source, Mapping) and isinstance(source.get("type"), str) else None
+    if not isinstance(source, Mapping) or not isinstance(source.get("type"), str):
+        return None
+    if source["type"] != "base64":
+        return block
+    fits = isinstance(source.get("data"), str) and source["data"] and isinstance(source.get("media_type"), str)
+    return block if fits and (block["type"] != "image" or source["media_type"] in _IMAGE_TYPES) else None
 
 
-def _tool_use_form(block: Block, role: str) -> Block | None:
+def _tool_use_form(block: Block) -> Block | None:
     id, name, value = block.get("id"), block.get("name"), block.get("input")
     if not isinstance(id, str) or not _TOOL_ID.fullmatch(id):
         return None
@@ -245,7 +291,7 @@ def _object_in(value: Any) -> Mapping[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def _tool_result_form(block: Block, role: str) -> Block | None:
+def _tool_result_form(block: Block) -> Block | None:
     id, content, is_error = block.get("tool_use_id"), block.get("content"), block.get("is_error", False)
     if not isinstance(id, str) or not _TOOL_ID.fullmatch(id):
         return None
@@ -267,18 +313,24 @@ def _tool_result_form(block: Block, role: str) -> Block | None:
 def _inner_form(block: Any) -> Block | None:
     if not isinstance(block, Mapping) or block.get("type") not in _IN_RESULT:
         return None
-    return api_form(block, "user") if block["type"] != "tool_reference" else block
+    if block["type"] == "tool_reference":
+        return block if "tool_name" in block else None
+    return api_form(block, "user")
 
 
-def _thinking_form(block: Block, role: str) -> Block | None:
+def _thinking_form(block: Block) -> Block | None:
     return block if isinstance(block.get("thinking"), str) else None
 
 
-def _redacted_form(block: Block, role: str) -> Block | None:
+def _redacted_form(block: Block) -> Block | None:
     return block if isinstance(block.get("data"), str) else None
 
 
-_FORMS: Mapping[str, Callable[[Block, str], Block | None]] = {
+def _compaction_form(block: Block) -> Block | None:
+    return block if _is_compaction(block) else None
+
+
+_FORMS: Mapping[str, Callable[[Block], Block | None]] = {
     "text": _text_form,
     "image": _media_form,
     "document": _media_form,
@@ -286,6 +338,7 @@ _FORMS: Mapping[str, Callable[[Block, str], Block | None]] = {
     "tool_result": _tool_result_form,
     "thinking": _thinking_form,
     "redacted_thinking": _redacted_form,
+    "compaction": _compaction_form,
 }
 
 
@@ -466,8 +519,7 @@ def _supported_block(block: Block, info: ModelInfo, betas: Collection[str]) -> B
     needed = _NEEDS_BETA.get(kind)
     if needed is None or any(beta.startswith(needed) for beta in betas):
         return block
-    content = block.get("content")
-    return text_block(content) if kind == "compaction" and isinstance(content, str) and content.strip() else None
+    return text_block(block["content"]) if kind == "compaction" else None
 
 
 # --- pass 4 ----------------------------------------------------------------------------------------------------------

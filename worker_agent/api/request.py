@@ -134,7 +134,7 @@ class RequestBuilder:
         """(each wire message as JSON, whether one of them holds a compaction)."""
         kept = self._kept_for(request, info)
         new = request.messages[len(kept.messages) :]
-        if kept.messages and any(map(normalize.refuses_media, new)):
+        if kept.messages and any(map(normalize.changes_the_past, new)):
             kept = self._restart(request, info)
             new = request.messages
         wire = self._normalized(kept, new, info)

@@ -1,0 +1,65 @@
+"""What it takes to hand a turn over to another model: when, and what of the history may go along. All pure.
+
+The overloads that count are those in a row on one model: an answer, or another kind of error, starts the count anew.
+Thinking is signed by the model that thought, so none of it goes along. What observers were shown of the partial answer is
+taken back with tombstones, and calls that will never run get a result that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.events import Tombstone
+from worker_agent.messages import Block, Message, tool_result_block
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadCounter:
+    """Overload answers in a row. `limit` of them are enough to switch."""
+
+    limit: int = 3
+    count: int = 0
+
+    def saw(self, error: ModelError | None) -> OverloadCounter:
+        """The counter after one more try; None is a try that was answered."""
+        overloaded = error is not None and error.kind is ErrorKind.OVERLOADED
+        return replace(self, count=self.count + 1 if overloaded else 0)
+
+    @property
+    def tripped(self) -> bool:
+        return self.count >= self.limit
+
+
+def strip_thinking(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """`messages` without thinking blocks; messages that have none are the same objects, those of thinking only are left
+    out."""
+    stripped = (_without_thinking(message) for message in messages)
+    return tuple(message for message in stripped if message is not None)
+
+
+def _without_thinking(message: Message) -> Message | None:
+    if message.role != "assistant":
+        return message
+    kept = tuple(block for block in message.content if block.get("type") not in _THINKING)
+    if len(kept) == len(message.content):
+        return message
+    return replace(message, content=kept, wire=b"") if kept else None
+
+
+def tombstones(message_ids: Iterable[str], reason: str) -> tuple[Tombstone, ...]:
+    """For every message, or partial text, that observers were shown and that does not count any more."""
+    return tuple(Tombstone(id, reason) for id in message_ids)
+
+
+def orphaned_results(blocks: Iterable[Block], answered: Iterable[str], why: str) -> tuple[Block, ...]:
+    """An error result for each call among `blocks` whose id is not in `answered`, in the order of the calls."""
+    done = set(answered)
+    return tuple(
+        tool_result_block(block["id"], why, is_error=True)
+        for block in blocks
+        if block.get("type") == "tool_use" and block["id"] not in done
+    )
