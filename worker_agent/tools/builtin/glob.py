@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import os
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from worker_agent.tools import files
@@ -40,19 +41,20 @@ class Glob(Tool):
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         pattern, path = _split_absolute(input["pattern"], input.get("path"))
         target = ripgrep.where(path, context, directory=True)
-        found = await self._list(pattern, target, context)
+        place, glob = _nearer(pattern, target)
+        found = await self._list(glob, place, context)
         notes = list(found.notes)
         if not found.stdout and not found.cut:
-            found = await self._list(pattern, target, context, "--no-ignore")
+            found = await self._list(glob, place, context, "--no-ignore")
             notes = [*found.notes, *(["Only files that git ignores match."] if found.stdout else [])]
         names = found.stdout.split(b"\0")[:-1]  # what follows the last NUL is a name cut off by the limit, or nothing
         if found.cut:
             notes.append(f"Only the first {len(names):,} names were looked at. Use a narrower pattern or path.")
         newest = await asyncio.to_thread(_newest, names) if len(names) > SHOWN else _newest(names)
-        return _answer(pattern, target, newest, len(names), notes, context)
+        return _answer(pattern, place, newest, len(names), notes, context)
 
     async def _list(self, pattern: str, target: files.Target, context: ToolContext, *more: str) -> ripgrep.Found:
-        arguments = ["--files", "--hidden", "--glob", pattern, "--glob", "!.git", *more]
+        arguments = ["--files", "--hidden", *ripgrep.by_name(pattern), "--glob=!.git", *more]
         return await ripgrep.search(arguments, target, context, LISTING_CAP)
 
     def activity(self, input: Input) -> str:
@@ -74,6 +76,20 @@ def _split_absolute(pattern: str, path: str | None) -> tuple[str, str | None]:
             break
         fixed.append(part)
     return "/" + "/".join(pure.parts[len(fixed) :]), str(PurePath(*fixed))
+
+
+def _nearer(pattern: str, target: files.Target) -> tuple[files.Target, str]:
+    """Search only where the fixed beginning of the pattern leads, if that is a directory inside of `target`."""
+    parts = pattern.lstrip("/").split("/")
+    fixed = list(itertools.takewhile(lambda part: part not in ("", "..") and not set(part) & set("*?[{\\"), parts[:-1]))
+    if not fixed:
+        return target, pattern
+    real = Path(os.path.realpath(target.real.joinpath(*fixed)))
+    if not real.is_dir() or not real.is_relative_to(target.real):
+        return target, pattern
+    rest = "/".join(parts[len(fixed) :])
+    shown = f"{target.shown}/{'/'.join(fixed)}"
+    return files.Target(target.path.joinpath(*fixed), real, shown), rest if rest.startswith("**") else f"/{rest}"
 
 
 def _newest(names: list[bytes]) -> list[bytes]:

@@ -69,7 +69,7 @@ class Grep(Tool):
 
 
 def _arguments(input: Input, mode: str) -> list[str]:
-    arguments = ["--hidden", "--glob=!.git", "--engine=auto", "--with-filename", "--no-heading"]
+    arguments = ["--hidden", "--engine=auto", "--with-filename", "--no-heading"]
     if mode == "content":
         arguments += ["--sort=path", f"--max-columns={COLUMNS}", "--max-columns-preview"]
         arguments.append("--line-number" if input.get("-n", True) else "--no-line-number")
@@ -80,10 +80,13 @@ def _arguments(input: Input, mode: str) -> list[str]:
         arguments.append("--ignore-case")
     if input.get("multiline"):
         arguments += ["--multiline", "--multiline-dotall"]
-    arguments += [f"--glob={glob}" for glob in _globs(input.get("glob", ""))]
-    if input.get("type"):
-        arguments.append(f"--type={input['type']}")
-    return [*arguments, f"--regexp={input['pattern']}"]
+    typed = input.get("type")
+    for glob in _globs(input.get("glob", "")):
+        arguments += [f"--glob={glob}"] if typed else ripgrep.by_name(glob)  # two types would widen the search
+    if typed:
+        arguments.append(f"--type={typed}")
+    # The last glob that matches decides, so that nothing brings `.git` back.
+    return [*arguments, "--glob=!.git", f"--regexp={input['pattern']}"]
 
 
 def _globs(text: str) -> list[str]:

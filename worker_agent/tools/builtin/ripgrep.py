@@ -53,6 +53,15 @@ class Found:
     cut: bool
 
 
+def by_name(glob: str) -> list[str]:
+    """Arguments that choose files by a glob. One without a slash is made a file type: `--glob` would also bring back
+    directories that git ignores, wherever it matches their name."""
+    name = glob.removeprefix("**/")
+    if "/" in name or name.startswith(("!", "include:")):
+        return [f"--glob={glob}"]
+    return [f"--type-add=wanted:{'*' if name == '**' else name}", "--type=wanted"]
+
+
 def where(path: str | None, context: ToolContext, *, directory: bool = False) -> files.Target:
     """The place to search: a directory, or a regular file unless only a `directory` will do."""
     target = files.resolve(path or str(context.cwd), context)
