@@ -39,6 +39,7 @@ BY_REASON = {
     "aborted_tools": ExitCode.INTERRUPTED,
     "terminated": ExitCode.TERMINATED,
     "killed": ExitCode.FAILED,
+    "unverified": ExitCode.UNVERIFIED,
 }
 BY_ERROR_KIND = {
     ErrorKind.AUTHENTICATION: ExitCode.NOT_AUTHENTICATED,

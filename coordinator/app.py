@@ -1,0 +1,230 @@
+"""The composition root: the only place that constructs everything, and the life of one session from open to close.
+
+A headless run ends when the coordinator has ended its turn, no task lives and no notification waits. While workers run the
+coordinator's engine is idle; `Coordinator.changed` wakes it. What ends it earlier has a name (`Ending`): the time limit, a
+signal, the loss of the lease. Then what runs is unwound, the store keeps everything as it stands, and `resume` goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import exc
+
+from coordinator import agents as agent_files
+from coordinator import lease
+from coordinator.background import Shells
+from coordinator.backends.local import LocalBackend
+from coordinator.budget import Amount, Limit, TreeBudget
+from coordinator.coordinator import Coordinator
+from coordinator.engines import EngineFactory
+from coordinator.foreign import ForeignChanges, Reactions
+from coordinator.inbox import TaskInbox
+from coordinator.observed import Observer
+from coordinator.options import RunOptions
+from coordinator.paths import Paths
+from coordinator.processes import Processes
+from coordinator.session import RunOutcome, Session, SessionHandle
+from coordinator.slots import Slots
+from coordinator.store import Store
+from coordinator.tools.agent import AgentTool
+from coordinator.tools.send_message import SendMessageTool
+from coordinator.tools.task_stop import TaskStopTool
+from coordinator.workers import WorkerRun
+from coordinator.worktrees import Worktrees
+from tasks import ledger, leases, sessions
+from tasks.db import Database
+from tasks.records import SessionRecord, SessionStatus
+from tasks.writer import Writer
+from worker_agent.api.client import ModelClient
+from worker_agent.api.limiter import Limiter
+from worker_agent.config import Clock, Settings, SystemClock, secret_values
+from worker_agent.errors import ConfigError
+from worker_agent.process import set_subreaper
+from worker_agent.tools.base import Approver
+from worker_agent.tools.permissions import Policy
+from worker_agent.tools.registry import ToolRegistry
+from worker_agent.tools.rules import RuleSet
+
+__all__ = ["Credentials", "RunOptions", "RunOutcome", "SessionHandle", "open_database", "run_session"]
+
+
+class Credentials(ConfigError):
+    """There is nothing to sign in with (exit code 4)."""
+
+
+def open_database(options: RunOptions) -> Database:
+    """The task store that `options` name. Raises `DatabaseError`."""
+    target: str | Path = options.db or Paths.of(options.config).database
+    if not (isinstance(target, str) and "://" in target):
+        Path(target).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Database.open(target)
+
+
+async def run_session(
+    options: RunOptions,
+    observer: Observer,
+    *,
+    on_ready: Callable[[SessionHandle], None] | None = None,
+    client: ModelClient | None = None,
+    approver: Approver | None = None,
+    clock: Clock | None = None,
+) -> RunOutcome:
+    """Run one session to its end. `observer` is called synchronously for everything that happens; `on_ready` gets the
+    handle by which signals and a person reach the run. Raises `ConfigError`, `StoreError`."""
+    clock = clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        settings = options.settings()
+        if client is None:
+            client = make_client(options, settings, clock)
+            stack.push_async_callback(client.close)
+        database = await asyncio.to_thread(open_database, options)
+        stack.callback(database.close)
+        session = await _open(options, settings, database, observer, client, approver, clock, stack)
+        if on_ready:
+            on_ready(session.handle)
+        return await session.run()
+
+
+def make_client(options: RunOptions, settings: Settings, clock: Clock) -> ModelClient:
+    """The model: the built-in surveyor, or the Messages API. Raises `Credentials`."""
+    if options.offline:
+        from worker_agent.api.offline import OfflineClient
+
+        return OfflineClient(clock)
+    from worker_agent.api.anthropic_client import AnthropicClient
+
+    client = AnthropicClient(settings=settings, clock=clock)
+    if (problem := client.credentials_problem()) is not None:
+        raise Credentials(problem)
+    return client
+
+
+async def _open(
+    options: RunOptions, settings: Settings, database: Database, observer: Observer, client: ModelClient,
+    approver: Approver | None, clock: Clock, stack: AsyncExitStack,
+) -> Session:  # fmt: skip
+    record = database.write(lambda conn: choose_session(conn, options, settings.model))
+    store = Store(database, None, record.id, leases.this_owner(), clock)  # type: ignore[arg-type]
+    lease.acquire(store)
+    changes: list[ForeignChanges] = []
+    store.writer = Writer(database, lambda: [change.notify() for change in changes])  # type: ignore[func-returns-value]
+    stack.callback(store.writer.close)
+    if record.status is SessionStatus.ENDED:
+        await store.write(lambda conn: sessions.reopen(conn, record.id, store.fence))
+    set_subreaper()
+    session = await _compose(options, settings, store, record, observer, client, approver)
+    changes.append(session.foreign)
+    return session
+
+
+def choose_session(conn: Any, options: RunOptions, model: str) -> SessionRecord:
+    """The session to run: a new one, one to go on with, or a copy of it. Raises `NotFound`, `Ambiguous`, `ConfigError`."""
+    origin = None
+    if options.resume is not None:
+        origin = sessions.resolve(conn, options.resume)
+    elif options.continue_last:
+        here = str(options.cwd.absolute())
+        origin = next((session for session in sessions.list_sessions(conn) if session.cwd == here), None)
+        if origin is None:
+            raise ConfigError(f"there is no earlier session in {here}")
+    if origin is not None:
+        return sessions.fork(conn, origin.id, id=options.session_id) if options.fork_session else origin
+    if not options.prompt and not options.interactive:
+        raise ConfigError("there is no prompt")
+    try:
+        return sessions.create(
+            conn, id=options.session_id, goal=options.prompt or "", cwd=str(options.cwd.absolute()), model=model,
+            options=options.stored(), title=_title(options.prompt),
+        )  # fmt: skip
+    except exc.IntegrityError:
+        raise ConfigError(f"there is a session {options.session_id} already; --resume goes on with it") from None
+
+
+def _title(prompt: str | None) -> str | None:
+    first = (prompt or "").strip().splitlines()
+    return first[0][:80] if first else None
+
+
+async def _compose(
+    options: RunOptions, settings: Settings, store: Store, record: SessionRecord, observer: Observer, client: ModelClient,
+    approver: Approver | None,
+) -> Session:  # fmt: skip
+    cwd, paths = Path(record.cwd), Paths.of(settings)
+    paths.prepare(store.session_id)
+    agents = agent_files.load(
+        cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=Path.home() / ".claude"
+    )
+    redact = redactor(secret_values())
+    limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
+    shells = Shells(store, paths, observer)
+    worker_tools = ToolRegistry.builtin()
+    mode = "plan" if options.plan_only else options.permission_mode
+    engines = EngineFactory(
+        store=store, options=options, settings=settings, paths=paths, cwd=cwd, agents=agents, client=client,
+        limiter=Limiter(store.clock, random.Random()),
+        budget=TreeBudget(client.cost, limits, spent=_spent(store)),
+        tools=worker_tools,
+        policy=Policy(
+            mode=mode, rules=RuleSet.from_flags(options.allowed_tools, options.disallowed_tools), cwd=cwd,
+            roots=(cwd, *options.add_dirs),
+        ),
+        shells=shells, redact=redact, approver=approver,
+        deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
+    )  # fmt: skip
+    coordinator = Coordinator(
+        store=store, agents=agents, paths=paths, cwd=cwd, observer=observer,
+        model_of=lambda asked: asked or settings.worker_model or settings.model,
+    )  # fmt: skip
+    worktrees = Worktrees(paths.worktrees(store.session_id))
+    backend = LocalBackend(
+        Slots(options.max_workers),
+        lambda task_id: WorkerRun(
+            task_id, store=store, engines=engines, worktrees=worktrees, observer=observer, end_shells=shells.end_of
+        ),
+        coordinator.ended,
+    )
+    coordinator.backend, coordinator.stop_shell = backend, shells.stop
+
+    def shell_ended(task_id: str, parent_id: str) -> None:
+        backend.tell(parent_id)
+        coordinator.ended(task_id)
+
+    shells.on_end = shell_ended
+    inbox = TaskInbox(store, store.session_id, redact)
+    own = (AgentTool(coordinator, agents, foreground=not options.use_coordinator), SendMessageTool(coordinator), TaskStopTool(coordinator))
+    registry = ToolRegistry(own if options.use_coordinator else (*worker_tools, *own))
+    processes = Processes(store, store.session_id)
+    history = engines.history(store.session_id)
+    engine, budget = await engines.coordinator(
+        registry.narrowed(None, engines.policy.removes), inbox, history, processes
+    )
+    return Session(
+        options=options, store=store, record=record, paths=paths, engines=engines, coordinator=coordinator, backend=backend,
+        shells=shells, engine=engine, history=history, inbox=inbox, budget=budget, processes=processes, observer=observer,
+        make_foreign=lambda reactions: ForeignChanges(store, reactions),
+    )  # fmt: skip
+
+
+def _spent(store: Store) -> Amount:
+    """What the session has used before: a resumed one has no new budget."""
+    total = store.read(lambda conn: ledger.total(conn, session_id=store.session_id))
+    return Amount(total.known_cost_usd, total.output_tokens)
+
+
+def redactor(secrets: tuple[str, ...]) -> Callable[[str], str]:
+    """Takes known secret values out of text."""
+
+    def redact(text: str) -> str:
+        for secret in secrets:
+            if secret in text:
+                text = text.replace(secret, "[redacted]")
+        return text
+
+    return redact

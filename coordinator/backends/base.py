@@ -1,0 +1,34 @@
+"""`WorkerBackend`: where workers run. The truth is in the task store; a backend carries only task ids.
+
+What a backend is told is stored already: `spawn` finds the task's row, `nudge` its message, `stop` its end. So each call
+may come twice, late or never without harm to the record.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class WorkerBackend(Protocol):
+    async def start(self) -> None: ...
+
+    async def spawn(self, task_id: str) -> None:
+        """Run the task as soon as there is room. Doing so twice runs it once."""
+        ...
+
+    async def nudge(self, task_id: str) -> None:
+        """A message for the task's agent is stored."""
+        ...
+
+    async def stop(self, task_id: str, reason: str) -> tuple[str, ...]:
+        """The task's end is stored, or its runner goes away (`reason`): end what runs, return when it is proven, within
+        a bound. Answers what could not be ended, in words; nothing at all if nothing is left."""
+        ...
+
+    def running(self) -> tuple[str, ...]:
+        """Tasks this backend runs or will run, oldest first."""
+        ...
+
+    async def close(self, reason: str) -> None:
+        """End every run; nothing is started any more."""
+        ...

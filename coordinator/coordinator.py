@@ -1,0 +1,240 @@
+"""`Coordinator`: spawn, send, stop, wait. It knows no input and no output format.
+
+1. What it does is stored first, then told to the backend. So nothing it started can be lost, and everything may be told
+   twice.
+2. `spawn`, `send` and `stop` answer with what really happened, decided in one transaction each.
+3. `changed` is set whenever something may have become ready for the coordinator: the end of a task, a message, another
+   process's write. Whoever waits for it looks again; nobody polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from coordinator.agents import Agents
+from coordinator.backends.base import WorkerBackend
+from coordinator.inbox import FROM_COORDINATOR
+from coordinator.observed import Observed, Observer, TaskChanged
+from coordinator.paths import Paths
+from coordinator.store import Store
+from coordinator.workers import KILLED
+from tasks import agents as agent_rows
+from tasks import ids, outbox, registry
+from tasks.ids import TaskType
+from tasks.records import NewTask, TaskRecord
+from tasks.registry import TaskFilter
+from tasks.states import TaskStatus
+from worker_agent.errors import ConfigError
+
+BY_MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnRequest:
+    """A new worker. `background` False: whoever asks waits for the end and needs no notification."""
+
+    description: str
+    prompt: str
+    agent_type: str = "worker"
+    name: str | None = None
+    model: str | None = None
+    isolation: str | None = None
+    allowed_tools: tuple[str, ...] | None = None
+    result_schema: Mapping[str, Any] | None = None
+    background: bool = True
+
+
+class Sent(StrEnum):
+    """What became of a message."""
+
+    QUEUED = "queued"  # read at the worker's next step
+    CONTINUED = "continued"  # the worker had ended: a new task runs on its conversation
+    KILLED = "killed"  # refused: a killed worker stays killed
+
+
+@dataclass(frozen=True, slots=True)
+class SendOutcome:
+    sent: Sent
+    task: TaskRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StopOutcome:
+    """`ended_now` False: it had ended before, in `task.status`. `survivors` could not be ended, in words; `undelivered`
+    is the number of messages that went back."""
+
+    task: TaskRecord
+    ended_now: bool
+    survivors: tuple[str, ...] = ()
+    undelivered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`tasks` bounds the whole session, so that a loop of spawning ends."""
+
+    tasks: int = 1000
+
+
+class Coordinator:
+    """Belongs to one event loop. `backend` and `stop_shell` are set by the composition root."""
+
+    def __init__(
+        self, *, store: Store, agents: Agents, paths: Paths, cwd: Path, observer: Observer, model_of: Callable[[str | None], str],
+        limits: Limits = Limits(),
+    ) -> None:  # fmt: skip
+        self.changed = asyncio.Event()
+        self.backend: WorkerBackend
+        self.stop_shell: Callable[[str, str], Awaitable[tuple[str, ...]]]
+        self._store = store
+        self._agents = agents
+        self._paths = paths
+        self._cwd = cwd
+        self._observer = observer
+        self._model_of = model_of
+        self._limits = limits
+
+    # ── spawn ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def spawn(self, request: SpawnRequest) -> TaskRecord:
+        """Create a worker and have it run as soon as there is a slot. Raises `ConfigError` for an unknown type or a
+        limit, `NameTaken` for a name in use."""
+        definition = self._agents.get(request.agent_type)
+        store, id = self._store, ids.new_id(TaskType.LOCAL_AGENT)
+        task = NewTask(
+            session_id=store.session_id,
+            description=request.description,
+            prompt=request.prompt,
+            id=id,
+            parent_id=store.session_id,
+            name=request.name,
+            definition=definition.name,
+            model=self._model_of(request.model or definition.model),
+            cwd=str(self._cwd),
+            isolation=request.isolation or definition.isolation,
+            background=request.background,
+            result_schema=request.result_schema,
+            allowed_tools=request.allowed_tools,
+            output_file=str(self._paths.output_file(store.session_id, id)),
+            fence=store.fence,
+        )
+        return await self._start(await store.write(lambda conn: self._create(conn, task)))
+
+    def _create(self, conn: Connection, task: NewTask) -> TaskRecord:
+        if len(registry.list_tasks(conn, TaskFilter(session_id=task.session_id, texts=False))) >= self._limits.tasks:
+            raise ConfigError(f"this session has had {self._limits.tasks} tasks, more are not allowed")
+        return registry.create(conn, task)
+
+    async def _start(self, task: TaskRecord) -> TaskRecord:
+        self._observer(Observed(self._store.session_id, task.id, TaskChanged(task)))
+        await self.backend.spawn(task.id)
+        return task
+
+    # ── send ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, to: str, message: str, *, sender: str = FROM_COORDINATOR) -> SendOutcome:
+        """Give `message` to the agent that `to` (a task id, a name) addresses. Raises `NotFound`, `Ambiguous`."""
+        store = self._store
+        outcome = await store.write(lambda conn: deliver(conn, store, to, message, sender, self._paths))
+        if outcome.sent is Sent.CONTINUED:
+            await self._start(outcome.task)
+        elif outcome.sent is Sent.QUEUED:
+            await self.backend.nudge(outcome.task.id)
+        return outcome
+
+    # ── stop ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def stop(self, ref: str, *, by: str = BY_MODEL) -> StopOutcome:
+        """End a task: stored, unwound, its processes proven gone, its partial text attached. A stop by the model is
+        answered by its tool, so nothing else announces it. Raises `NotFound`, `Ambiguous`."""
+        store, notify = self._store, by != BY_MODEL
+
+        def kill(conn: Connection) -> tuple[TaskRecord, bool, int]:
+            task = registry.resolve(conn, ref, session_id=store.session_id)
+            done = registry.kill(conn, task.id, by=by, notify=notify, end_reason=f"killed by {by}")
+            return task, done.changed, len(done.undelivered)
+
+        task, changed, undelivered = await store.write(kill)
+        survivors = await self.unwind(task) if changed else ()
+        task = store.read(lambda conn: registry.get(conn, task.id))
+        if changed:
+            self._observer(Observed(store.session_id, task.id, TaskChanged(task)))
+        return StopOutcome(task, changed, survivors, undelivered)
+
+    async def unwind(self, task: TaskRecord, reason: str = KILLED) -> tuple[str, ...]:
+        """End what runs of a task whose end is stored; what could not be ended, in words."""
+        if task.type is TaskType.LOCAL_BASH:
+            return await self.stop_shell(task.id, reason)
+        return await self.backend.stop(task.id, reason)
+
+    # ── wait ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def live(self) -> list[TaskRecord]:
+        """The tasks of the session that have not ended."""
+        return self._store.read(lambda conn: registry.live(conn, self._store.session_id))
+
+    async def wait_idle(self) -> None:
+        """Until no task lives."""
+        while self.live():
+            self.changed.clear()
+            if self.live():
+                await self.changed.wait()
+
+    async def wait_for(self, task_id: str) -> TaskRecord:
+        """Until this task has ended."""
+        while True:
+            self.changed.clear()
+            task = self._store.read(lambda conn: registry.get(conn, task_id))
+            if task.status not in (TaskStatus.PENDING, TaskStatus.RUNNING):
+                return task
+            await self.changed.wait()
+
+    def ended(self, task_id: str) -> None:
+        """The backend's word that a run has left."""
+        self.changed.set()
+
+
+def deliver(conn: Connection, store: Store, to: str, message: str, sender: str, paths: Paths) -> SendOutcome:
+    """Decide and do, in one transaction, what becomes of a message: to a living run it is queued, on an ended one a new
+    task is created, a killed one stays killed."""
+    agent, task = agent_rows.resolve(conn, store.session_id, to)
+    if task is None:
+        raise ConfigError("this is the coordinator itself: it cannot be written to by SendMessage")
+    if task.is_live:
+        outbox.send(conn, session_id=store.session_id, agent_id=agent.id, body=message, sender=sender)
+        return SendOutcome(Sent.QUEUED, task)
+    if task.status is TaskStatus.KILLED:
+        return SendOutcome(Sent.KILLED, task)
+    return SendOutcome(Sent.CONTINUED, registry.create(conn, follow_up(task, message, store.fence, paths)))
+
+
+def follow_up(task: TaskRecord, prompt: str, fence: int | None, paths: Paths) -> NewTask:
+    """A new task on the conversation of an ended one."""
+    id = ids.new_id(TaskType.LOCAL_AGENT)
+    return NewTask(
+        session_id=task.session_id,
+        description=task.description,
+        prompt=prompt,
+        id=id,
+        agent_id=task.agent_id,
+        parent_id=task.parent_id,
+        continues=task.id,
+        name=task.name,
+        definition=task.definition,
+        model=task.model,
+        cwd=task.cwd,
+        worktree=task.worktree,
+        branch=task.branch,
+        isolation=task.isolation,
+        result_schema=task.result_schema,
+        allowed_tools=task.allowed_tools,
+        output_file=str(paths.output_file(task.session_id, id)),
+        fence=fence,
+    )

@@ -1,0 +1,239 @@
+"""Builds the engine of each agent of a session, the coordinator's and the workers'.
+
+Workers of one definition get the same registry object and the same first system block, so that they send the same bytes
+and share the provider's cache. What varies stands in the last system block, made once per agent and stored as the first
+row of its transcript: a resumed agent sends the same bytes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.agents import AgentDefinition, Agents, prompt_text
+from coordinator.background import Shells
+from coordinator.budget import AgentBudget, TreeBudget
+from coordinator.context import system_context, user_context
+from coordinator.inbox import TaskInbox
+from coordinator.journal import History, TaskJournal, load_history, surroundings_row
+from coordinator.options import RunOptions
+from coordinator.paths import Paths
+from coordinator.processes import Processes
+from coordinator.store import Store
+from coordinator.transcript_file import TranscriptFile
+from coordinator.workers import WorkerParts, book
+from tasks import registry as task_rows
+from tasks.records import TaskRecord
+from worker_agent.api.client import ModelClient
+from worker_agent.api.limiter import Limiter
+from worker_agent.api.models import resolve
+from worker_agent.config import Settings, tool_environment
+from worker_agent.errors import ConfigError
+from worker_agent.events import PermissionDenial
+from worker_agent.messages import Block, Message, Usage, user
+from worker_agent.process import TASK_MARKER
+from worker_agent.session.context import AgentContext
+from worker_agent.session.engine import EngineParams, QueryEngine
+from worker_agent.tools.base import Approver, ToolContext
+from worker_agent.tools.permissions import Policy
+from worker_agent.tools.registry import ToolRegistry
+
+NOT_FOR_WORKERS = ("Agent", "SendMessage", "TaskStop")
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineFactory:
+    """All that the agents of one session have in common. `tools` is the full set of workers' tools."""
+
+    store: Store
+    options: RunOptions
+    settings: Settings
+    paths: Paths
+    cwd: Path
+    agents: Agents
+    client: ModelClient
+    limiter: Limiter
+    budget: TreeBudget
+    tools: ToolRegistry
+    policy: Policy
+    shells: Shells
+    redact: Callable[[str], str]
+    approver: Approver | None = None
+    deadline: float | None = None
+    denials: list[PermissionDenial] = field(default_factory=list)
+    _registries: dict[object, ToolRegistry] = field(default_factory=dict)
+    _system: dict[Path, str] = field(default_factory=dict)
+
+    # ── what a run of a worker needs ───────────────────────────────────────────────────────────────────────────────
+
+    def price(self, model: str, usage: Usage) -> float | None:
+        return self.client.cost(model, usage)
+
+    def history(self, agent_id: str) -> History:
+        return load_history(self.store, agent_id, self._is_read_only)
+
+    def journal(self, task: TaskRecord) -> TaskJournal:
+        file = TranscriptFile(Path(task.output_file), self.redact) if task.output_file else None
+        return TaskJournal(self.store, task.agent_id, task.id, file)
+
+    def inbox(self, agent_id: str) -> TaskInbox:
+        return TaskInbox(self.store, agent_id, self.redact)
+
+    async def worker(self, parts: WorkerParts) -> tuple[QueryEngine, Callable[[], None]]:
+        """A worker's engine, and what is to be called when its run has ended. Raises `ConfigError`."""
+        task = parts.task
+        definition = self.agents.get(task.definition or "worker")
+        registry = self._registry(definition, task.allowed_tools)
+        policy = self.policy.child(mode=definition.permission_mode)
+        context = self._tool_context(
+            agent_id=task.agent_id, task_id=task.id, cwd=parts.cwd, policy=policy, processes=parts.processes
+        )
+        budget = self.budget.agent()
+        engine = await self._engine(
+            agent_id=task.agent_id,
+            task_id=task.id,
+            prompt=definition.prompt,
+            registry=registry,
+            tool_context=context,
+            journal=parts.journal,
+            inbox=parts.inbox,
+            history=parts.history,
+            budget=budget,
+            model=resolve(task.model or self.settings.worker_model or self.settings.model),
+            max_turns=definition.max_turns,
+            result_schema=task.result_schema,
+            top=False,
+        )
+
+        def close() -> None:
+            budget.close()
+            self.denials.extend(context.denials)
+
+        return engine, close
+
+    async def coordinator(
+        self, registry: ToolRegistry, inbox: TaskInbox, history: History, processes: Processes
+    ) -> tuple[QueryEngine, AgentBudget]:
+        """The engine of the session's own agent: the coordinator, or the single agent without one."""
+        options, session_id = self.options, self.store.session_id
+        name = "coordinator" if options.use_coordinator else "single"
+        parts = [options.system_prompt or prompt_text(name), *filter(None, [options.append_system_prompt])]
+        budget = self.budget.agent()
+        file = TranscriptFile(self.paths.transcripts(session_id) / f"{session_id}.md", self.redact)
+        engine = await self._engine(
+            agent_id=session_id,
+            task_id=None,
+            prompt="\n\n".join(parts),
+            registry=registry,
+            tool_context=self._tool_context(
+                agent_id=session_id, task_id=None, cwd=self.cwd, policy=self.policy, processes=processes
+            ),
+            journal=TaskJournal(self.store, session_id, None, file),
+            inbox=inbox,
+            history=history,
+            budget=budget,
+            model=self.settings.model,
+            max_turns=None,
+            result_schema=None,
+            top=True,
+        )
+        return engine, budget
+
+    # ── one engine ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _engine(
+        self, *, agent_id: str, task_id: str | None, prompt: str, registry: ToolRegistry, tool_context: ToolContext,
+        journal: TaskJournal, inbox: TaskInbox, history: History, budget: AgentBudget, model: str, max_turns: int | None,
+        result_schema: Mapping[str, Any] | None, top: bool,
+    ) -> QueryEngine:  # fmt: skip
+        surroundings = history.surroundings or await self._surroundings(tool_context.cwd, journal)
+        system = (prompt, surroundings["system"])
+        memory = surroundings["user_context"]
+        context = AgentContext(
+            settings=self.settings, client=self.client, limiter=self.limiter, journal=journal, clock=self.store.clock,
+            registry=registry, tool_context=tool_context, system=system, budget=budget, stored=history.stored,
+            rebuild_more=self.live_tasks if top else _nothing,
+            on_call=lambda call: book(self.store, call, agent_id, task_id, self.price),
+        )  # fmt: skip
+        return QueryEngine(
+            EngineParams(
+                client=self.client, limiter=self.limiter, registry=registry, tool_context=tool_context, system=system,
+                user_context=user(memory, kind="meta", meta=True) if memory else None, model=model,
+                fallback_model=self.settings.fallback_model, settings=self.settings, journal=journal, context=context,
+                inbox=inbox, budget=budget, history=history.messages, max_turns=max_turns, result_schema=result_schema,
+                deadline=self.deadline, top=top, clock=self.store.clock,
+            )
+        )  # fmt: skip
+
+    async def _surroundings(self, cwd: Path, journal: TaskJournal) -> Mapping[str, Any]:
+        """System and user context of a new agent, stored before anything is sent."""
+        if cwd not in self._system:
+            scratch = self.paths.scratch(self.store.session_id)
+            self._system[cwd] = await asyncio.to_thread(system_context, cwd, self.store.clock.now(), scratchpad=scratch)
+        memory = await asyncio.to_thread(user_context, cwd)
+        row = surroundings_row(self._system[cwd], memory)
+        await journal.append([row])
+        return row.data["surroundings"]
+
+    def _tool_context(
+        self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes
+    ) -> ToolContext:
+        session_id = self.store.session_id
+        scratch, spill = self.paths.scratch(session_id), self.paths.spill(session_id)
+        roots = (cwd, *self.options.add_dirs, scratch, spill, self.paths.transcripts(session_id))
+        return ToolContext(
+            session_id=session_id,
+            agent_id=agent_id,
+            task_id=task_id,
+            cwd=cwd,
+            roots=tuple(dict.fromkeys(roots)),
+            spill_dir=spill / agent_id,
+            scratchpad=scratch,
+            environment=tool_environment(**{TASK_MARKER: task_id or session_id, "COORDINATOR_SESSION_ID": session_id}),
+            settings=self.settings.tools,
+            clock=self.store.clock,
+            permissions=policy,
+            approver=self.approver,
+            background=self.shells,
+            on_process=processes.began,
+            redact=self.redact,
+        )
+
+    def _registry(self, definition: AgentDefinition, allowed: Sequence[str] | None) -> ToolRegistry:
+        """The tools of a worker: the definition's, less what it may not have; `allowed` can only narrow further."""
+        key = (definition.name, None if allowed is None else tuple(allowed))
+        if key not in self._registries:
+            removed = {*NOT_FOR_WORKERS, *definition.disallowed_tools}
+            tools = self.tools.narrowed(definition.tools, lambda name: name in removed or self.policy.removes(name))
+            if allowed is not None:
+                tools = tools.narrowed(tuple(allowed))
+            if not len(tools):
+                asked = ", ".join(allowed or definition.tools or ())
+                raise ConfigError(f"no tool is left for agent type {definition.name!r}: {asked}")
+            self._registries[key] = tools
+        return self._registries[key]
+
+    def _is_read_only(self, name: str, input: Block) -> bool:
+        tool = self.tools.get(name)
+        return tool is not None and tool.is_read_only(input)
+
+    async def live_tasks(self) -> Sequence[Message]:
+        """After a compaction or a crash: which tasks live, from the store and not from anybody's memory."""
+        tasks = self.store.read(lambda conn: task_rows.live(conn, self.store.session_id))
+        if not tasks:
+            return ()
+        lines = [f"- {task.id} ({task.status}){f' named {task.name}' if task.name else ''}: {task.description}" for task in tasks]
+        text = "Tasks that have not ended; each will send its notification:\n" + "\n".join(lines)
+        return (user(text, kind="attachment", meta=True, data={"source": "live_tasks"}),)
+
+
+async def _nothing() -> Sequence[Message]:
+    return ()
+
+
+def with_limits(engine: QueryEngine, *, max_turns: int | None, result_schema: Mapping[str, Any] | None = None) -> None:
+    """Set what the next prompt of an engine is bound by."""
+    engine.params = replace(engine.params, max_turns=max_turns, result_schema=result_schema)

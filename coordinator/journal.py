@@ -1,0 +1,139 @@
+"""`Journal` over the task store: an agent's messages as rows, and rows as a history that can always be sent.
+
+1. A row holds the very bytes that go to the wire. A history read back serialises to the same bytes.
+2. What an unfinished turn left (`steps`) becomes whole messages again: the answer as far as it was closed, the results
+   that were there, and for each call without one a result that says so: it may have run, so it is not run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from coordinator.store import Store
+from coordinator.transcript_file import TranscriptFile
+from tasks import transcripts
+from tasks.records import MessageRecord, StepRecord
+from worker_agent.context.rebuild import after_boundary
+from worker_agent.loop.ports import Step
+from worker_agent.messages import Block, Message, Usage, canonical, notice
+from worker_agent.session.transcript import repair
+
+
+NOT_SPOKEN = frozenset({"notice", "view"})  # rows beside the conversation
+SURROUNDINGS = "surroundings"
+
+
+class TaskJournal:
+    """The transcript of one agent, written by one run of it (`task_id` None: the coordinator itself)."""
+
+    def __init__(self, store: Store, agent_id: str, task_id: str | None, file: TranscriptFile | None = None) -> None:
+        self._store = store
+        self._agent_id = agent_id
+        self._task_id = task_id
+        self._file = file
+
+    async def append(self, messages: Sequence[Message], consumed: Sequence[str] = ()) -> None:
+        """Durable on return, in one transaction with marking the deliveries `consumed`. Raises `Fenced` if another
+        process owns the session by now."""
+        if not messages and not consumed:
+            return
+        rows = [to_record(message, self._task_id) for message in messages]
+        store = self._store
+        await store.write(
+            lambda conn: transcripts.append(
+                conn, self._agent_id, rows, session_id=store.session_id, fence=store.fence, consumed=consumed
+            )
+        )
+        if self._file:
+            self._file.add(messages)
+
+    async def step(self, step: Step) -> None:
+        """Durable on return."""
+        store = self._store
+        row = StepRecord(
+            kind=step.kind,
+            message_id=step.message_id,
+            content=canonical(step.blocks).decode(),
+            part=step.blocks[0]["tool_use_id"] if step.kind == "result" else "",
+            model=step.model,
+            at=store.clock.now(),
+        )
+        await store.write(
+            lambda conn: transcripts.step(conn, self._agent_id, row, session_id=store.session_id, fence=store.fence)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What an agent goes on with: `messages` in order; the last `len(added)` of them are new and not stored yet.
+    `surroundings` are the system and user context it began with, `stored` is the whole transcript with all its rows."""
+
+    messages: tuple[Message, ...] = ()
+    added: tuple[Message, ...] = ()
+    surroundings: Mapping[str, Any] | None = None
+    stored: tuple[Message, ...] = ()
+
+
+def load_history(store: Store, agent_id: str, is_read_only: Callable[[str, Block], bool]) -> History:
+    """The stored conversation of `agent_id` from its last compaction on, mended so that it can be sent.
+    `is_read_only(name, input)` says of a call whether it can have had an effect."""
+    rows, steps = store.read(lambda conn: (transcripts.load(conn, agent_id), transcripts.steps_of(conn, agent_id)))
+    stored = [from_record(row) for row in rows]
+    messages = tuple(message for message in after_boundary(stored) if message.kind not in NOT_SPOKEN)
+    added = repair(messages, [to_step(step) for step in steps], is_read_only)
+    surroundings = next((message.data[SURROUNDINGS] for message in stored if SURROUNDINGS in message.data), None)
+    return History((*messages, *added), added, surroundings, (*stored, *added))
+
+
+def to_step(row: StepRecord) -> Step:
+    return Step(kind=row.kind, message_id=row.message_id, blocks=tuple(orjson.loads(row.content)), model=row.model)
+
+
+def surroundings_row(system: str, user_context: str | None) -> Message:
+    """The first row of a transcript: what stood around the conversation when it began, so that a resumed one sends the
+    same bytes in front of it."""
+    return notice("", **{SURROUNDINGS: {"system": system, "user_context": user_context}})
+
+
+def to_record(message: Message, task_id: str | None) -> MessageRecord:
+    """The row of a message; `seq` is assigned when it is stored."""
+    extra: dict[str, Any] = {
+        "usage": asdict(message.usage) if message.usage else None,
+        "stop_reason": message.stop_reason,
+        "model": message.model,
+        "response_id": message.response_id,
+        "data": dict(message.data) or None,
+    }
+    return MessageRecord(
+        id=message.id,
+        task_id=task_id,
+        role=message.role,
+        kind=message.kind,
+        meta=message.meta,
+        content=message.wire.decode(),
+        extra={key: value for key, value in extra.items() if value is not None},
+        at=message.at,
+    )
+
+
+def from_record(row: MessageRecord) -> Message:
+    """The message of a row, with the bytes it was stored with."""
+    extra = row.extra
+    return Message(
+        role=row.role,
+        content=tuple(orjson.loads(row.content)),
+        kind=row.kind,
+        id=row.id,
+        meta=row.meta,
+        usage=Usage(**extra["usage"]) if extra.get("usage") else None,
+        stop_reason=extra.get("stop_reason"),
+        model=extra.get("model"),
+        response_id=extra.get("response_id"),
+        data=extra.get("data") or {},
+        at=row.at,
+        wire=row.content.encode(),
+    )

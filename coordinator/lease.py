@@ -1,0 +1,50 @@
+"""The lease on a session: this process owns it, says so every two seconds, and stops when it does not any more.
+
+A lease that was lost means that another process drives the session now. Whatever this one still wanted to write, the
+fence refuses; all that is left to do is to stop at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from coordinator.store import Store
+from tasks import leases
+from tasks.errors import DatabaseError, Fenced
+
+HEARTBEAT = 2.0  # seconds
+LEASE = 10.0  # seconds
+
+log = logging.getLogger(__name__)
+
+
+def acquire(store: Store) -> None:
+    """Own the session from now on. Raises `Owned` if a living process does."""
+    store.fence = store.database.write(
+        lambda conn: leases.acquire(conn, store.session_id, store.owner, store.clock.now(), ttl=LEASE)
+    )
+
+
+async def keep(store: Store, on_lost: Callable[[], None]) -> None:
+    """Renew until cancelled; when the lease is lost, call `on_lost` and return."""
+    while True:
+        await store.clock.sleep(HEARTBEAT)
+        try:
+            await store.write(
+                lambda conn: leases.renew(conn, store.session_id, store.fence, store.clock.now(), ttl=LEASE)
+            )
+        except Fenced:
+            on_lost()
+            return
+        except DatabaseError as error:
+            # The lease outlives a few lost beats; a database that stays away shows at the next real write.
+            log.warning("heartbeat of %s failed: %s", store.session_id, error)
+
+
+async def release(store: Store) -> None:
+    """Give the session back, so that another process may take it at once."""
+    try:
+        await store.write(lambda conn: leases.release(conn, store.session_id, store.fence))
+    except Fenced:
+        return

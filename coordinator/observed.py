@@ -1,0 +1,28 @@
+"""What an observer of a session sees: the events of its agents, and its tasks as they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tasks.records import TaskRecord
+from worker_agent.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChanged:
+    """A task was created, changed its status, or got on. The record may be newer than the stored one."""
+
+    task: TaskRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """`task_id` is None for the coordinator itself."""
+
+    session_id: str
+    task_id: str | None
+    event: Event | TaskChanged
+
+
+Observer = Callable[[Observed], None]

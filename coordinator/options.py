@@ -1,0 +1,64 @@
+"""`RunOptions`: every flag of a run as a value. A field stands here only when the program does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from worker_agent.api.models import resolve
+from worker_agent.config import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """`prompt` None goes on with a resumed session. `resume` is a session's id, a unique beginning or its title.
+    `interactive` keeps the session when there is nothing to do, for a person to type into. `timeout` is in seconds from
+    the start of the run. `worker_model` None = the coordinator's. `db` names another database (path or URL)."""
+
+    prompt: str | None = None
+    cwd: Path = field(default_factory=Path.cwd)
+    config: Settings = field(default_factory=Settings.from_env)
+    model: str | None = None
+    worker_model: str | None = None
+    fallback_model: str | None = None
+    permission_mode: str = "default"
+    allowed_tools: tuple[str, ...] = ()
+    disallowed_tools: tuple[str, ...] = ()
+    add_dirs: tuple[Path, ...] = ()
+    system_prompt: str | None = None
+    append_system_prompt: str | None = None
+    max_turns: int | None = None
+    max_budget_usd: float | None = None
+    token_budget: int | None = None
+    max_workers: int = 8
+    timeout: float | None = None
+    json_schema: Mapping[str, Any] | None = None
+    verify: str | None = None
+    use_coordinator: bool = True
+    offline: bool = False
+    plan_only: bool = False
+    continue_last: bool = False
+    resume: str | None = None
+    fork_session: bool = False
+    session_id: str | None = None
+    interactive: bool = False
+    trusted: bool = False  # what the repository brings (agents) counts
+    db: str | Path | None = None
+
+    def settings(self) -> Settings:
+        """The settings with this run's models in them."""
+        config = self.config
+        return replace(
+            config,
+            model=resolve(self.model or config.model),
+            worker_model=resolve(self.worker_model or config.worker_model or self.model or config.model),
+            fallback_model=resolve(fallback) if (fallback := self.fallback_model or config.fallback_model) else None,
+            small_model=resolve(config.small_model),
+        )
+
+    def stored(self) -> dict[str, Any]:
+        """What is worth keeping with the session: how it was asked to run."""
+        kept = ("permission_mode", "allowed_tools", "disallowed_tools", "max_workers", "use_coordinator", "offline", "plan_only")
+        return {name: getattr(self, name) for name in kept} | {"add_dirs": [str(path) for path in self.add_dirs]}

@@ -1,0 +1,67 @@
+"""How one run of a worker ended: a `Result` of its loop as the fields of its task. Pure.
+
+1. `completed` only for a loop that ended by itself, without error, with a real answer. All else is `failed`, with an
+   error class and whether trying again may help.
+2. What a failed or killed worker had written is its partial result, never an answer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.states import TaskStatus
+from worker_agent.events import Result
+
+SALVAGED = "[The last answer was empty. This is the last text before it.]\n\n"
+# Reasons after which the same task may well succeed when it is tried again.
+WORTH_RETRYING = frozenset({"max_turns", "budget", "aborted_streaming", "aborted_tools"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    status: TaskStatus
+    result: str
+    end_reason: str
+    error: str | None = None
+    error_class: str | None = None
+    retryable: bool | None = None
+
+
+def ended(result: Result) -> Ended:
+    if result.reason == "completed" and not result.is_error and result.text.strip():
+        return Ended(status=TaskStatus.COMPLETED, result=result.text, end_reason=result.reason)
+    return Ended(
+        status=TaskStatus.FAILED,
+        result=(SALVAGED if result.salvaged else "") + result.text,
+        end_reason=_reason(result),
+        error=result.error or "the worker ended without an answer",
+        error_class=result.error_kind or _error_class(result),
+        retryable=result.retryable or result.reason in WORTH_RETRYING or result.salvaged,
+    )
+
+
+def broken(error: Exception, partial: str) -> Ended:
+    """A run that raised what nobody foresaw."""
+    return Ended(
+        status=TaskStatus.FAILED,
+        result=partial,
+        end_reason="error",
+        error=f"{type(error).__name__}: {error}",
+        error_class=type(error).__name__,
+        retryable=False,
+    )
+
+
+def partial_text(texts: Sequence[str], streaming: str) -> str:
+    """What was said until now, the newest last."""
+    return "\n\n".join(part for part in (*texts, streaming.strip()) if part)
+
+
+def _reason(result: Result) -> str:
+    """A loop can complete with an API error that nothing mended: that is no completion."""
+    return "error" if result.reason == "completed" else result.reason
+
+
+def _error_class(result: Result) -> str:
+    return "empty_answer" if result.reason == "completed" else result.reason

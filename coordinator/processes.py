@@ -1,0 +1,59 @@
+"""The process trees that one task began: recorded when they begin, ended and proven gone when the task ends.
+
+The record lets another process end them when the owner is gone; the marker in their environment finds what the record
+does not name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from coordinator.store import Store
+from tasks import processes
+from tasks.records import ProcessRecord
+from worker_agent.process_tree import Survivor, end_tree
+
+
+class Processes:
+    """Of one task (or, with the session's id, of the coordinator itself)."""
+
+    def __init__(self, store: Store, task_id: str, *, grace: float = 2.0) -> None:
+        self._store = store
+        self._task_id = task_id
+        self._grace = grace
+        self._began = False
+
+    def began(self, pid: int, started_at: float) -> None:
+        """A tree begins: kept so that it can be ended from anywhere."""
+        self._began = True
+        store = self._store
+        store.submit(
+            lambda conn: processes.add(
+                conn, session_id=store.session_id, task_id=self._task_id, pid=pid, started_at=started_at,
+                host=store.owner.host, marker=self._task_id,
+            )
+        )  # fmt: skip
+
+    async def end_own(self) -> tuple[str, ...]:
+        """As `end`, for what this object saw begin: nothing is asked or scanned for a task without processes."""
+        return await self.end() if self._began else ()
+
+    async def end(self) -> tuple[str, ...]:
+        """End all of them; what still lives, in words."""
+        await self._store.writer.flush()
+        rows = self._store.read(lambda conn: processes.list_processes(conn, task_id=self._task_id))
+        mine = [row for row in rows if row.host == self._store.owner.host]
+        survivors = await end_all(self._task_id, mine, self._grace)
+        left = {survivor.pid for survivor in survivors}
+        gone = [row for row in mine if row.pid not in left]
+        if gone:
+            await self._store.write(lambda conn: [processes.remove(conn, r.pid, r.started_at, host=r.host) for r in gone])
+        return tuple(map(str, survivors))
+
+
+async def end_all(marker: str, rows: Iterable[ProcessRecord], grace: float) -> list[Survivor]:
+    """End the recorded trees and everything that carries the marker; what still lives."""
+    trees = [end_tree(row.pid, row.started_at, row.marker, grace) for row in rows]
+    found = await asyncio.gather(*trees, end_tree(None, None, marker, grace))
+    return list({survivor.pid: survivor for part in found for survivor in part}.values())

@@ -1,0 +1,135 @@
+"""How a session ended: stored, and as the documented result object with its exit code.
+
+A session whose work is over is ended; one that was cut short keeps its tasks as they stand and gives its lease back, so that
+`resume` can go on. Then its live tasks are shown as `interrupted`: nobody runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator import lease
+from coordinator.engines import EngineFactory
+from coordinator.exit_codes import ExitCode, exit_code, subtype
+from coordinator.store import Store
+from coordinator.views import task_json
+from tasks import ledger, registry, sessions
+from tasks.errors import Fenced
+from tasks.ledger import Totals
+from tasks.registry import TaskFilter
+from worker_agent.events import PermissionDenial, Result
+
+LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """`ending` names what cut the session short, None if it came to its own end; `live` are the tasks that still ran;
+    `unverified` is True when the last verification failed. `duration` in seconds."""
+
+    result: Result | None
+    ending: str | None
+    live: tuple[str, ...]
+    unverified: bool | None
+    duration: float
+    turns: int
+    in_turn: bool
+
+    @property
+    def reason(self) -> str:
+        if self.ending == "timeout" and self.live and not self.in_turn:
+            return "live_workers"
+        if self.ending is not None:
+            return self.ending
+        if self.unverified:
+            return "unverified"
+        return self.result.reason if self.result else "completed"
+
+    @property
+    def is_error(self) -> bool:
+        return self.reason != "completed" or bool(self.result and self.result.is_error)
+
+    @property
+    def errors(self) -> list[str]:
+        found = [self.result.error] if self.result and self.result.error else []
+        if self.ending == LOST:
+            found.append("another process took the session over")
+        elif self.ending is not None:
+            found.append(f"the run was ended early: {self.ending}")
+        if self.unverified:
+            found.append("the verification command failed")
+        if self.live:
+            found.append(f"tasks that still ran: {', '.join(self.live)}")
+        return found
+
+
+async def conclude(store: Store, engines: EngineFactory, closing: Closing) -> tuple[ExitCode, dict[str, Any]]:
+    """Store the end and make the result object."""
+    await _store_end(store, closing)
+    code = exit_code(
+        closing.reason, is_error=closing.is_error, error_kind=closing.result.error_kind if closing.result else None
+    )
+    return code, result_object(store, engines, closing)
+
+
+async def _store_end(store: Store, closing: Closing) -> None:
+    if closing.ending == LOST:
+        return
+    try:
+        if closing.ending is None and not closing.live:
+            await store.write(lambda conn: sessions.end(conn, store.session_id, store.fence, reason=closing.reason))
+        else:
+            await lease.release(store)
+    except Fenced:
+        return
+
+
+def result_object(store: Store, engines: EngineFactory, closing: Closing) -> dict[str, Any]:
+    """The object that `run --output-format json` prints."""
+    result, now = closing.result, store.clock.now()
+    tasks, total, by_model = store.read(
+        lambda conn: (
+            registry.list_tasks(conn, TaskFilter(session_id=store.session_id)),
+            ledger.total(conn, session_id=store.session_id),
+            ledger.sums(conn, "model", session_id=store.session_id),
+        )
+    )
+    value = {
+        "type": "result",
+        "subtype": subtype(closing.reason, is_error=closing.is_error),
+        "is_error": closing.is_error,
+        "session_id": store.session_id,
+        "result": engines.redact(result.text) if result else "",
+        "terminal_reason": closing.reason,
+        "num_turns": closing.turns,
+        "duration_ms": round(closing.duration * 1000),
+        "duration_api_ms": round(result.duration_api * 1000) if result else 0,
+        "total_cost_usd": total.cost_usd,
+        "usage": _usage(total),
+        "model_usage": {totals.key: _usage(totals) | {"cost_usd": totals.cost_usd} for totals in by_model},
+        "permission_denials": _denials([*(result.denials if result else ()), *engines.denials]),
+        "tasks": [task_json(task, registry.shown_status(task, session_owner_gone=True), now) for task in tasks],
+    }
+    if closing.errors:
+        value["errors"] = [engines.redact(error) for error in closing.errors]
+    if result is not None and result.structured is not None:
+        value["structured_output"] = result.structured
+    return value
+
+
+def _usage(totals: Totals) -> dict[str, int]:
+    return {
+        "input_tokens": totals.input_tokens,
+        "cache_creation_input_tokens": totals.cache_write_5m_tokens + totals.cache_write_1h_tokens,
+        "cache_read_input_tokens": totals.cache_read_tokens,
+        "output_tokens": totals.output_tokens,
+    }
+
+
+def _denials(denials: Sequence[PermissionDenial]) -> list[Mapping[str, Any]]:
+    return [
+        {"tool_name": d.tool_name, "tool_use_id": d.tool_use_id, "tool_input": dict(d.tool_input), "reason": d.reason}
+        for d in denials
+    ]

@@ -1,0 +1,334 @@
+"""One session while it runs: the coordinator's turns, the waiting between them, and every way it can end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from coordinator import lease, results
+from coordinator.background import Shells
+from coordinator.backends.local import LocalBackend
+from coordinator.budget import AgentBudget
+from coordinator.coordinator import Coordinator
+from coordinator.engines import EngineFactory, with_limits
+from coordinator.exit_codes import ExitCode
+from coordinator.foreign import ForeignChanges, Reactions
+from coordinator.inbox import FROM_USER, TaskInbox
+from coordinator.journal import History
+from coordinator.observed import Observed, Observer
+from coordinator.options import RunOptions
+from coordinator.paths import Paths
+from coordinator.processes import Processes
+from coordinator.store import Store
+from coordinator.verification import Verifier
+from coordinator.workers import book
+from tasks import outbox
+from tasks.errors import Fenced
+from tasks.ids import TaskType
+from tasks.records import SessionRecord, TaskRecord
+from worker_agent.events import ModelCalled, Result
+from worker_agent.messages import Message, user
+from worker_agent.session.engine import QueryEngine
+
+BY_USER = "user"
+
+
+class Ending(StrEnum):
+    """What ended a session before its work was done."""
+
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+    TERMINATED = "terminated"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """`result` is the documented result object."""
+
+    exit_code: ExitCode
+    result: Mapping[str, Any]
+    session_id: str
+
+
+class SessionHandle:
+    """How signals and a person reach a running session. Call from its event loop only."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.session_id = session.store.session_id
+        self.cwd = session.record.cwd
+        self.model = session.engine.params.model
+        self.tools = tuple(tool.name for tool in session.engine.params.registry)
+        self.permission_mode = str(session.engines.policy.mode)
+
+    def interrupt(self) -> None:
+        """SIGINT. First: the coordinator's turn ends, workers go on. Again: the workers are stopped, too."""
+        self._session.interrupt()
+
+    def terminate(self) -> None:
+        """SIGTERM, SIGHUP: no new calls, everything unwound, state kept."""
+        self._session.end(Ending.TERMINATED)
+
+    async def send(self, text: str) -> None:
+        """What a person typed: read at the next step if a turn runs, else it begins one."""
+        await self._session.send(text)
+
+    def close(self) -> None:
+        """The person leaves an interactive session: it ends when nothing lives any more."""
+        self._session.leave()
+
+    def live_tasks(self) -> list[TaskRecord]:
+        return self._session.coordinator.live()
+
+
+class Session:
+    """Built by `app.py`. `run` once."""
+
+    def __init__(
+        self, *, options: RunOptions, store: Store, record: SessionRecord, paths: Paths, engines: EngineFactory,
+        coordinator: Coordinator, backend: LocalBackend, shells: Shells, engine: QueryEngine, history: History,
+        inbox: TaskInbox, budget: AgentBudget, processes: Processes, observer: Observer,
+        make_foreign: Callable[[Reactions], ForeignChanges],
+    ) -> None:  # fmt: skip
+        self.options, self.store, self.record, self.paths = options, store, record, paths
+        self.engines, self.coordinator, self.backend, self.shells = engines, coordinator, backend, shells
+        self.engine = engine
+        self._history, self._inbox, self._budget, self._processes = history, inbox, budget, processes
+        self._observer = observer
+        self._ending: Ending | None = None
+        self._interrupts = 0
+        self._in_turn = False
+        self._ended_in_turn = False
+        self._stays = options.interactive
+        self._turns = 0
+        self._side_work: set[asyncio.Task[Any]] = set()
+        self._wrapping_up: set[str] = set()
+        self._started = store.clock.monotonic()
+        self._verifier = Verifier(options.verify, record.cwd, engine.params.tool_context, processes)
+        self.foreign = make_foreign(
+            Reactions(
+                running=lambda: {*backend.running(), *shells.running()},
+                unwind=coordinator.unwind,
+                adopt=self._adopt,
+                wrap_up=self._wrap_up,
+                nudge=self._nudge_all,
+                lost=lambda: self.end(Ending.LOST),
+            )
+        )
+        self.handle = SessionHandle(self)
+
+    # ── from outside ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def interrupt(self) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1 or (self._stays and self._in_turn):
+            self.engine.interrupt(Ending.INTERRUPTED)
+        else:
+            self._spawn(self._stop_workers())
+        self.coordinator.changed.set()
+
+    def end(self, ending: Ending) -> None:
+        if self._ending is None:
+            self._ending = ending
+            self._ended_in_turn = self._in_turn
+            self.engine.interrupt(ending)
+            self.coordinator.changed.set()
+
+    def leave(self) -> None:
+        self._stays = False
+        self.coordinator.changed.set()
+
+    async def send(self, text: str) -> None:
+        store = self.store
+        await store.write(
+            lambda conn: outbox.send(conn, session_id=store.session_id, agent_id=store.session_id, body=text, sender=FROM_USER)
+        )
+        self._interrupts = 0
+        self._nudge_all()
+
+    # ── the run ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> RunOutcome:
+        watching = [
+            asyncio.create_task(lease.keep(self.store, lambda: self.end(Ending.LOST)), name="lease"),
+            asyncio.create_task(self.foreign.watch(), name="foreign changes"),
+        ]
+        if self.options.timeout:
+            watching.append(asyncio.create_task(self._time_limit(self.options.timeout), name="time limit"))
+        try:
+            result = await self._work()
+            return await self._close(result)
+        except Fenced:
+            self.end(Ending.LOST)
+            return await self._close(None)
+        finally:
+            for task in (*watching, *self._side_work):
+                task.cancel()
+            await asyncio.gather(*watching, *self._side_work, return_exceptions=True)
+            await self.backend.close(Ending.TERMINATED)
+            await self.shells.close(Ending.TERMINATED)
+
+    async def _work(self) -> Result | None:
+        """The coordinator's turns until there is nothing more to do; the last result."""
+        prompt = await self._begin()
+        result = await self._turn(prompt) if prompt is not None or self._has_open_turn() else None
+        while self._goes_on(result) and await self._more_to_do():
+            result = await self._turn(None)
+        if self._finished(result):
+            result = await self._structured(result)
+            result = await self._verified(result)
+        return result
+
+    async def _begin(self) -> Message | None:
+        """Take up what an earlier owner left: repaired messages, running tasks. The prompt to begin with, if any."""
+        await self.engine.params.journal.append(self._history.added)
+        for task in self.coordinator.live():
+            await self._adopt(task)
+        if self._history.added and (live := await self.engines.live_tasks()):
+            await self.engine.params.journal.append(live)
+            self.engine.messages = (*self.engine.messages, *live)
+        return user(self.options.prompt, at=self.store.clock.now()) if self.options.prompt else None
+
+    def _has_open_turn(self) -> bool:
+        """Whether the stored conversation waits for an answer of the model."""
+        last = self.engine.messages[-1] if self.engine.messages else None
+        return last is not None and not (last.kind == "answer" and not last.tool_uses)
+
+    async def _turn(self, prompt: Message | None) -> Result:
+        """One run of the coordinator's loop."""
+        limit = self.options.max_turns
+        with_limits(self.engine, max_turns=None if limit is None else max(0, limit - self._turns))
+        return await self._submit(prompt)
+
+    async def _submit(self, prompt: Message | None) -> Result:
+        result: Result | None = None
+        self._in_turn = True
+        try:
+            async for event in self.engine.submit_message(prompt):
+                if isinstance(event, ModelCalled):
+                    book(self.store, event, self.store.session_id, None, self.engines.price)
+                result = event if isinstance(event, Result) else None
+                self._observer(Observed(self.store.session_id, None, event))
+        finally:
+            self._in_turn = False
+        assert result is not None
+        self._turns += result.turns
+        return result
+
+    def _goes_on(self, result: Result | None) -> bool:
+        """Whether more turns may follow this result."""
+        if self._ending is not None:
+            return False
+        return self._stays or self._interrupts > 0 or result is None or not result.is_error
+
+    async def _more_to_do(self) -> bool:
+        """Wait until something is ready for the coordinator (True), or nothing can come any more (False)."""
+        changed = self.coordinator.changed
+        while self._ending is None:
+            changed.clear()
+            self._inbox.nudge()
+            may_speak = not self._interrupts or self._stays
+            if may_speak and self._inbox.waiting():
+                return True
+            if not self._stays and not self.coordinator.live():
+                return False
+            await changed.wait()
+        return False
+
+    def _finished(self, result: Result | None) -> bool:
+        return self._ending is None and not self._interrupts and result is not None and not result.is_error
+
+    async def _structured(self, result: Result | None) -> Result | None:
+        """The answer once more, as JSON that fits the schema: asked for when the work is done, because the answers before
+        it, while workers ran, are no results."""
+        schema = self.options.json_schema
+        if schema is None:
+            return result
+        with_limits(self.engine, max_turns=None, result_schema=schema)
+        text = "Give the final result of the whole work now, as one JSON value that fits the required schema, and nothing else."
+        return await self._submit(user(text, kind="meta", meta=True, data={"reason": "result_schema"}))
+
+    async def _verified(self, result: Result | None) -> Result | None:
+        """Run the command that must succeed; what it complains of goes back to the coordinator, within a bound."""
+        verifier = self._verifier
+        while self._finished(result) and (complaint := await verifier.complaint()) is not None:
+            if not verifier.may_try_again:
+                break
+            result = await self._turn(user(complaint, kind="meta", meta=True, data={"reason": "verify"}))
+            while self._goes_on(result) and await self._more_to_do():
+                result = await self._turn(None)
+        return result
+
+    # ── reactions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _adopt(self, task: TaskRecord) -> None:
+        """Run a task that this process does not run yet: of an earlier owner, or created by another process."""
+        if task.type is TaskType.LOCAL_BASH:
+            await self.shells.lost(task)
+        else:
+            await self.backend.spawn(task.id)
+
+    def _nudge_all(self) -> None:
+        for task_id in self.backend.running():
+            self.backend.tell(task_id)
+        self._inbox.nudge()
+        self.coordinator.changed.set()
+
+    def _wrap_up(self, task: TaskRecord) -> None:
+        """Another process wants the task to end with a last report: tell it, and end it when its time is over."""
+        if task.id not in self._wrapping_up:
+            self._wrapping_up.add(task.id)
+            self._spawn(self._end_after(task))
+
+    async def _end_after(self, task: TaskRecord) -> None:
+        store, by = self.store, task.stop_requested_by or BY_USER
+        if task.stop_wrap_up:
+            text = f"You are to be stopped in {task.stop_wrap_up:.0f} seconds. Report now, without further tool calls, what you have."
+            await store.write(
+                lambda conn: outbox.send(conn, session_id=store.session_id, agent_id=task.agent_id, body=text, sender="system")
+            )
+            self.backend.tell(task.id)
+            await store.clock.sleep(task.stop_wrap_up)
+        await self.coordinator.stop(task.id, by=by)
+
+    async def _stop_workers(self) -> None:
+        await asyncio.gather(*(self.coordinator.stop(task.id, by=BY_USER) for task in self.coordinator.live()))
+
+    async def _time_limit(self, seconds: float) -> None:
+        await self.store.clock.sleep(seconds)
+        self.end(Ending.TIMEOUT)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._side_work.add(task)
+        task.add_done_callback(self._side_work.discard)
+
+    # ── the end ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _close(self, result: Result | None) -> RunOutcome:
+        """Unwind what runs, store how it ended, and say so."""
+        live = [] if self._ending is Ending.LOST else [task.id for task in self.coordinator.live()]
+        await self.backend.close(Ending.TERMINATED)
+        await self.shells.close(Ending.TERMINATED)
+        await self._processes.end_own()
+        self._budget.close()
+        closing = results.Closing(
+            result=result,
+            ending=self._ended_early(),
+            live=tuple(live),
+            unverified=self._verifier.failed,
+            duration=self.store.clock.monotonic() - self._started,
+            turns=self._turns,
+            in_turn=self._ended_in_turn,
+        )
+        code, value = await results.conclude(self.store, self.engines, closing)
+        return RunOutcome(code, value, self.store.session_id)
+
+    def _ended_early(self) -> str | None:
+        if self._ending is None and self._interrupts and not self.options.interactive:
+            return Ending.INTERRUPTED
+        return self._ending

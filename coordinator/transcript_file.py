@@ -1,0 +1,52 @@
+"""The readable transcript of a task: what its `output_file` names, for tools and people.
+
+It is a convenience beside the stored transcript, never read back by this program: a full disk costs the file, not the
+task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import orjson
+
+from worker_agent.messages import Block, Message
+
+
+class TranscriptFile:
+    """Appends messages as Markdown. `redact` takes known secrets out."""
+
+    def __init__(self, path: Path, redact: Callable[[str], str] = lambda text: text) -> None:
+        self.path = path
+        self._redact = redact
+
+    def add(self, messages: Sequence[Message]) -> None:
+        text = "".join(map(as_markdown, messages))
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(self._redact(text))
+        except OSError:
+            return
+
+
+def as_markdown(message: Message) -> str:
+    """One message under a heading that says who spoke; thinking is left out."""
+    parts = [part for part in map(_block, message.content) if part]
+    return f"## {message.role} ({message.kind})\n\n" + "\n\n".join(parts) + "\n\n" if parts else ""
+
+
+def _block(block: Block) -> str:
+    match block.get("type"):
+        case "text":
+            return block["text"]
+        case "tool_use":
+            return f"→ {block['name']} {orjson.dumps(block['input']).decode()}"
+        case "tool_result":
+            content = block.get("content", "")
+            text = content if isinstance(content, str) else "\n".join(map(_block, content))
+            return f"← {'error: ' if block.get('is_error') else ''}{text}"
+        case "image" | "document" as kind:
+            return f"[{kind}]"
+        case _:
+            return ""

@@ -1,0 +1,54 @@
+"""`--verify CMD`: the work counts as done when this command succeeds, run by us and not by a model.
+
+A failure goes back to the coordinator with the output, at most `ATTEMPTS` times; then the run ends as not verified.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.processes import Processes
+from worker_agent.process import run_shell
+from worker_agent.tools.base import ToolContext
+
+ATTEMPTS = 3  # runs of the command
+TIMEOUT = 1800.0  # seconds
+
+
+class Verifier:
+    """`failed` is None as long as nothing was run, then whether the last run failed."""
+
+    def __init__(self, command: str | None, cwd: str, context: ToolContext, processes: Processes) -> None:
+        self._command = command
+        self._cwd = Path(cwd)
+        self._context = context
+        self._processes = processes
+        self._runs = 0
+        self.failed: bool | None = None
+
+    @property
+    def may_try_again(self) -> bool:
+        return self._runs < ATTEMPTS
+
+    async def complaint(self) -> str | None:
+        """Run the command: None if it succeeded (or there is none), else what the coordinator is to be told."""
+        if self._command is None:
+            return None
+        self._runs += 1
+        outcome = await run_shell(
+            self._command,
+            cwd=self._cwd,
+            env=self._context.environment,
+            output_file=self._context.spill_dir / f"verify-{self._runs}.log",
+            timeout=TIMEOUT,
+            redact=self._context.redact,
+            on_start=self._processes.began,
+        )
+        self.failed = outcome.exit_code != 0 or outcome.timed_out
+        if not self.failed:
+            return None
+        how = "ran out of time" if outcome.timed_out else f"ended with exit code {outcome.exit_code}"
+        return (
+            f"The work is not done yet: the verification command `{self._command}` {how}. Find out why, have it mended and "
+            f"end your turn; the command is then run again. Its output:\n\n{outcome.output}"
+        )

@@ -1,0 +1,319 @@
+"""One run of a worker: its loop's events become progress, its end becomes one transaction.
+
+1. The run claims its task first; a task that was ended meanwhile never starts.
+2. The end is one transaction: status, event, notification. A worker that answered while a message for it came in is not
+   at its end: the same transaction looks, and the run goes on with the message.
+3. There is one way to stop a run: `stop(reason)`. KILLED means that the task's end is stored already and only the partial
+   text is to be added; any other reason leaves the task as it stands, to be taken over by a later owner.
+4. What records the end is shielded: a cancellation that comes then waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from coordinator import outcome
+from coordinator.inbox import TaskInbox
+from coordinator.journal import History, TaskJournal
+from coordinator.observed import Observed, Observer, TaskChanged
+from coordinator.outcome import Ended
+from coordinator.processes import Processes
+from coordinator.progress import Coalesced, Price, Progress
+from coordinator.store import Store
+from coordinator.worktrees import Worktree, Worktrees
+from tasks import ledger, outbox, registry
+from tasks.errors import Fenced
+from tasks.records import TaskRecord
+from tasks.states import TaskStatus
+from worker_agent.errors import AgentError
+from worker_agent.events import Event, ModelCalled, Result
+from worker_agent.messages import Message, Usage, user
+from worker_agent.session.engine import QueryEngine
+
+KILLED = "killed"
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """What a worker's engine is built of, beside what all have in common."""
+
+    task: TaskRecord
+    cwd: Path
+    journal: TaskJournal
+    inbox: TaskInbox
+    history: History
+    processes: Processes
+
+
+class Engines(Protocol):
+    """Builds engines; see `engines.py`."""
+
+    async def worker(self, parts: WorkerParts) -> tuple[QueryEngine, Callable[[], None]]:
+        """The engine, and what is to be called when its run has ended."""
+        ...
+
+    def history(self, agent_id: str) -> History: ...
+
+    def journal(self, task: TaskRecord) -> TaskJournal: ...
+
+    def inbox(self, agent_id: str) -> TaskInbox: ...
+
+    def price(self, model: str, usage: Usage) -> float | None: ...
+
+
+class WorkerRun:
+    """One attempt at one task. Belongs to one event loop."""
+
+    def __init__(
+        self, task_id: str, *, store: Store, engines: Engines, worktrees: Worktrees, observer: Observer,
+        end_shells: Callable[[str], Awaitable[list[str]]],
+    ) -> None:  # fmt: skip
+        self._task_id = task_id
+        self._store = store
+        self._engines = engines
+        self._worktrees = worktrees
+        self._observer = observer
+        self._end_shells = end_shells
+        self._processes = Processes(store, task_id)
+        self._progress = Progress(engines.price)
+        self._tell = Coalesced(self._tell_progress)
+        self._task: TaskRecord  # from the claim on
+        self._engine: QueryEngine | None = None
+        self._inbox: TaskInbox | None = None
+        self._tree: Worktree | None = None
+        self._stopping: str | None = None
+        self._close: Callable[[], None] = lambda: None
+
+    # ── from outside ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def stop(self, reason: str) -> None:
+        if self._stopping is None:
+            self._stopping = reason
+            if self._engine is not None:
+                self._engine.interrupt(reason)
+
+    def nudge(self) -> None:
+        if self._inbox is not None:
+            self._inbox.nudge()
+
+    async def clean_up(self) -> tuple[str, ...]:
+        return await self._processes.end()
+
+    # ── the run ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        try:
+            if await self._claim():
+                await self._run()
+        except Fenced:
+            log.warning("task %s: another process owns the session", self._task_id)
+        finally:
+            self._tell.cancel()
+            self._close()
+
+    async def _claim(self) -> bool:
+        store = self._store
+
+        def claim(conn: Connection) -> TaskRecord | None:
+            attempt = registry.claim(conn, self._task_id, owner=store.owner, fence=store.fence)
+            return None if attempt is None else registry.get(conn, self._task_id)
+
+        task = await store.write(claim)
+        if task is None or self._stopping is not None:
+            return False
+        self._task = task
+        self._observe(TaskChanged(task))
+        return True
+
+    async def _run(self) -> None:
+        try:
+            try:
+                prompt = await self._prepare()
+                while True:
+                    end = await self._drive(prompt)
+                    if await shielded(self._record(end)):
+                        return
+                    prompt = None  # a message came while the last answer was written
+            except (Fenced, asyncio.CancelledError):
+                raise
+            except AgentError as error:
+                await shielded(self._record(outcome.broken(error, self._partial())))
+            except Exception as error:  # the one place: a task must end whatever broke, with the class of what broke
+                log.exception("task %s broke", self._task_id)
+                await shielded(self._record(outcome.broken(error, self._partial())))
+        except asyncio.CancelledError:
+            await shielded(self._record(None))
+            raise
+
+    async def _prepare(self) -> Message | None:
+        """Build the engine; the prompt to begin with, None to go on with the history."""
+        if self._task.attempt > 1:
+            await self._processes.end()  # of the attempt before, whose owner may have died and left them alive
+        cwd = await self._working_directory()
+        history = self._engines.history(self._task.agent_id)
+        journal = self._engines.journal(self._task)
+        await journal.append(history.added)
+        self._inbox = self._engines.inbox(self._task.agent_id)
+        self._engine, self._close = await self._engines.worker(
+            WorkerParts(
+                task=self._task, cwd=cwd, journal=journal, inbox=self._inbox, history=history,
+                processes=self._processes,
+            )
+        )  # fmt: skip
+        if self._stopping is not None:
+            self._engine.interrupt(self._stopping)
+        begun = any(message.data.get("task_id") == self._task_id for message in history.messages)
+        return None if begun else user(self._task.prompt, data={"task_id": self._task_id}, at=self._store.clock.now())
+
+    async def _working_directory(self) -> Path:
+        """Where the worker works: the task's directory, or a worktree of its own, made on the first attempt."""
+        task = self._task
+        if task.worktree and Path(task.worktree).is_dir():
+            return Path(task.worktree)
+        if task.isolation != "worktree":
+            return Path(task.cwd or ".")
+        self._tree = tree = await self._worktrees.create(Path(task.cwd or "."), task.id)
+        self._task = replace(task, worktree=str(tree.path), branch=tree.branch)
+        await self._store.write(
+            lambda conn: registry.annotate(conn, task.id, worktree=str(tree.path), branch=tree.branch)
+        )
+        return tree.path
+
+    async def _drive(self, prompt: Message | None) -> Ended | None:
+        """Run until the loop ends; None when it was stopped."""
+        end = self._already_answered() if prompt is None else None
+        if end is None:
+            end = await self._submit(prompt)
+        return None if self._stopping is not None else end
+
+    def _already_answered(self) -> Ended | None:
+        """A run taken over whose answer was stored just before its owner died has nothing more to do."""
+        assert self._engine is not None and self._inbox is not None
+        last = self._engine.messages[-1] if self._engine.messages else None
+        if last is None or last.kind != "answer" or last.tool_uses or not last.text.strip() or self._inbox.waiting():
+            return None
+        if last.stop_reason not in ("end_turn", "stop_sequence"):
+            return None
+        return Ended(status=TaskStatus.COMPLETED, result=last.text, end_reason="completed")
+
+    async def _submit(self, prompt: Message | None) -> Ended:
+        assert self._engine is not None
+        result: Result | None = None
+        async for event in self._engine.submit_message(prompt):
+            result = event if isinstance(event, Result) else None
+            self._take(event)
+        assert result is not None
+        return outcome.ended(result)
+
+    # ── what is told ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, ModelCalled):
+            book(self._store, event, self._task.agent_id, self._task_id, self._engines.price)
+        if self._progress.observe(event):
+            self._tell.touch()
+        self._observe(event)
+
+    def _observe(self, event: Event | TaskChanged) -> None:
+        self._observer(Observed(self._store.session_id, self._task_id, event))
+
+    def _tell_progress(self) -> None:
+        now = self._task = self._progress.on(self._task, self._store.clock.now())
+        self._store.submit(
+            lambda conn: registry.progress(
+                conn, now.id, attempt=now.attempt, tool_uses=now.tool_uses, input_tokens=now.input_tokens,
+                output_tokens=now.output_tokens, cache_read_tokens=now.cache_read_tokens,
+                cache_write_tokens=now.cache_write_tokens, cost_usd=now.cost_usd, activities=now.activities, model=now.model,
+            )
+        )  # fmt: skip
+        self._observe(TaskChanged(now))
+
+    def _partial(self) -> str:
+        return outcome.partial_text(self._progress.texts, self._engine.partial_text if self._engine else "")
+
+    # ── the end ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _record(self, end: Ended | None) -> bool:
+        """Store how it ended (None: it was stopped); whether that was the end: not if a message came meanwhile."""
+        self._tell.cancel()
+        self._tell_progress()
+        if end is None:
+            await self._end_shells(self._task_id)
+            if self._stopping == KILLED:
+                await self._store.write(lambda conn: registry.attach_partial(conn, self._task_id, self._partial()))
+                await self._tell_end()
+            return True
+        if end.status is TaskStatus.COMPLETED and self._inbox is not None:
+            self._inbox.nudge()
+            if self._inbox.waiting():
+                return False
+        end = await self._leave(end)
+        if not await self._store.write(lambda conn: self._finish(conn, end)):
+            return False
+        await self._tell_end()
+        return True
+
+    async def _leave(self, end: Ended) -> Ended:
+        """End what the worker left running, give its worktree back if it is clean, and say what could not be."""
+        notes = [f"stopped with the worker: {command}" for command in await self._end_shells(self._task_id)]
+        notes += [f"could not be ended: process {survivor}" for survivor in await self._processes.end_own()]
+        if self._tree is not None:
+            closed = await self._worktrees.close(self._tree)
+            what = "is gone: nothing was changed in it" if closed.removed else f"was kept: {closed.why}"
+            notes.append(f"the worktree {self._tree.path} {what}")
+        if not notes:
+            return end
+        return replace(end, result=f"{end.result}\n\n" + "\n".join(f"[{note}]" for note in notes))
+
+    def _finish(self, conn: Connection, end: Ended) -> bool:
+        """The one transaction. False: a message came in, the run is not at its end."""
+        task = self._task
+        if end.status is TaskStatus.COMPLETED:
+            if outbox.waiting(conn, task.agent_id):
+                return False
+        else:
+            outbox.return_undelivered(conn, task.agent_id, f"the worker failed: {end.error}")
+        registry.finish(
+            conn, task.id, attempt=task.attempt, status=end.status, result=end.result, error=end.error,
+            error_class=end.error_class, retryable=end.retryable, end_reason=end.end_reason, notify=task.background,
+            output_file=task.output_file,
+        )  # fmt: skip
+        return True
+
+    async def _tell_end(self) -> None:
+        self._observe(TaskChanged(self._store.read(lambda conn: registry.get(conn, self._task_id))))
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` to its end even if this task is cancelled meanwhile; the cancellation comes after it."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def book(store: Store, call: ModelCalled, agent_id: str, task_id: str | None, price: Price) -> None:
+    """One row of the ledger for one model response."""
+    if call.response_id is None:
+        return
+    usage, cost = call.usage, price(call.model, call.usage)
+    store.submit(
+        lambda conn: ledger.book(
+            conn, response_id=call.response_id, session_id=store.session_id, agent_id=agent_id, task_id=task_id,
+            model=call.model, input_tokens=usage.input, cache_write_5m_tokens=usage.cache_write_5m,
+            cache_write_1h_tokens=usage.cache_write_1h, cache_read_tokens=usage.cache_read, output_tokens=usage.output,
+            cost_usd=cost,
+        )
+    )  # fmt: skip
