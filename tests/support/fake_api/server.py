@@ -696,17 +696,20 @@ class _Context:
     api: FakeAPI
     accepted: _Accepted
     show_thinking: bool
+    thoughts: int = 0
 
     def new_id(self, prefix: str) -> str:
         return self.api._new_id(prefix)
 
     def sign_thinking(self, text: str) -> str:
-        return self.api._signatures.thinking(text, self.accepted.model, self.accepted.binding)
+        self.thoughts += 1
+        return self.api._signatures.thinking(text, self.accepted.model, self.accepted.binding, self.thoughts - 1)
 
     def sign_compaction(self, summary: str) -> str:
         return self.api._signatures.compaction(summary, self.accepted.binding)
 
     def accept(self, signature: str) -> None:
+        self.thoughts += 1
         self.api._signatures.literals.add(signature)
 
 

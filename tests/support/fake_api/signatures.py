@@ -1,8 +1,8 @@
 """Thinking signatures and compaction signatures: issued by the fake, checked when they come back.
 
 A thinking signature names its model, how many blocks stood before the answer, the chain hash of those blocks (on models
-that bind), and a digest of its own text. So any edit of tools, system or earlier messages shows, and so does an edit
-of the thinking itself. A signature of another model is dropped without an error, as the real API drops it.
+that bind), how many thinking blocks the answer had before it, and a digest of its own text. So any edit of tools, system
+or earlier messages shows, and so does an edit of the thinking itself. A signature of another model is dropped without an error, as the real API drops it.
 
 A compaction block stands for the blocks it covers: after it, the chain goes on from where the covered prefix ended, so
 that thinking of the turns kept behind it remains valid.
@@ -25,10 +25,12 @@ _SECRET = b"fake-messages-api"
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The chain that signatures are bound to. `covered` blocks went before chain[0], hidden in a compaction block."""
+    """The chain that signatures are bound to. `covered` blocks went before chain[0], hidden in a compaction block, and
+    `offset` more blocks stand before a flat index of the prompt than the prompt shows."""
 
     chain: list[bytes]
-    covered: int
+    covered: int = 0
+    offset: int = 0
 
     def count(self) -> int:
         return self.covered + len(self.chain)
@@ -58,12 +60,12 @@ class Signatures:
     def binding(self, prompt: Prompt) -> Binding:
         """The binding chain of a prompt; checks the signature of a compaction block at its head."""
         if not prompt.facts or prompt.facts[0].compaction != 0:
-            return Binding(prompt.chain, 0)
+            return Binding(prompt.chain)
         block = prompt.facts[0].blocks[0]
         signature = block.get("signature") or ""
         if signature not in self._covered:
             if signature in self.literals or block["content"] is None or not signature:
-                return Binding(prompt.chain, 0)
+                return Binding(prompt.chain)
             raise Refusal("messages.0.content.0: invalid compaction signature", error_code="compaction_signature_invalid")
         if signature != _compaction(block["content"], *self._covered[signature]):
             raise Refusal("messages.0.content.0: compaction content was changed", error_code="compaction_content_mismatch")
@@ -71,13 +73,13 @@ class Signatures:
         chain = [last]
         for digest in prompt.digests[prompt.starts[0] + 1 :]:
             chain.append(link(chain[-1], digest))
-        return Binding(chain, covered - 1)
+        return Binding(chain, covered - 1, covered - prompt.starts[0] - 1)
 
-    def thinking(self, text: str, model: Model, binding: Binding) -> str:
-        """A new signature for thinking `text` in the answer to the prompt of `binding`."""
+    def thinking(self, text: str, model: Model, binding: Binding, before: int) -> str:
+        """A new signature for thinking `text` in the answer to the prompt of `binding`, after `before` others in it."""
         count = binding.count() if model.binds else 0
         bound = (binding.at(count) or b"").hex() if model.binds else "-"
-        return _seal(f"{model.id}|{count}|{bound}|{_hash(text.encode())}")
+        return _seal(f"{model.id}|{count}|{bound}|{before}|{_hash(text.encode())}")
 
     def compaction(self, summary: str, binding: Binding) -> str:
         count = binding.count()
@@ -93,7 +95,7 @@ class Signatures:
             failing = False
             for index in facts.thinking:
                 path = f"messages.{number}.content.{index}"
-                reason = self._fault(facts.blocks[index], path, model, binding)
+                reason = self._fault(prompt, number, index, path, model, binding)
                 if reason == "prefix_binding_mismatch" and not drop:
                     raise Refusal(
                         f"{path}: this `{facts.blocks[index]['type']}` block is bound to a different conversation: the "
@@ -104,20 +106,49 @@ class Signatures:
                     dropped.append(Dropped(path, reason or "prefix_binding_mismatch"))
         return dropped
 
-    def _fault(self, block: Mapping[str, Any], path: str, model: Model, binding: Binding) -> str | None:
-        plain = block["type"] == "thinking"
-        signature, text = (block["signature"], block["thinking"]) if plain else (block["data"], "")
+    def _fault(
+        self, prompt: Prompt, number: int, index: int, path: str, model: Model, binding: Binding
+    ) -> str | None:
+        block = prompt.facts[number].blocks[index]
+        signature, text = _signed(block)
         if signature in self.literals:
             return None
         parts = _open(signature)
-        if parts is None or parts[3] != _hash(text.encode()):
-            name = "signature" if plain else "data"
+        if parts is None or parts[-1] != _hash(text.encode()):
+            name = "signature" if block["type"] == "thinking" else "data"
             raise Refusal(f"{path}: Invalid `{name}` in `{block['type']}` block")
         if parts[0] != model.id:
             return "model_binding_mismatch"
-        if not model.binds or (binding.at(int(parts[1])) or b"").hex() == parts[2]:
+        if not model.binds:
+            return None
+        count, bound, before = int(parts[1]), parts[2], int(parts[3])
+        same = (binding.at(count) or b"").hex() == bound
+        between = prompt.starts[number] + index + binding.offset - count
+        if same and _thinking_between(prompt, number, index, between) == before:
             return None
         return "prefix_binding_mismatch"
+
+
+def _signed(block: Mapping[str, Any]) -> tuple[str, str]:
+    """The signature of a thinking block and the text it covers."""
+    return (block["signature"], block["thinking"]) if block["type"] == "thinking" else (block["data"], "")
+
+
+def _thinking_between(prompt: Prompt, number: int, index: int, blocks: int) -> int | None:
+    """How many of the `blocks` blocks before a block are thinking; None unless all of them are the assistant's."""
+    if blocks < 0:
+        return None
+    found = 0
+    while blocks:
+        if index == 0:
+            number -= 1
+            if number < 0 or prompt.facts[number].role != "assistant":
+                return None
+            index = len(prompt.facts[number].blocks)
+            continue
+        index, blocks = index - 1, blocks - 1
+        found += index in prompt.facts[number].thinking
+    return found
 
 
 def _hash(data: bytes) -> str:
@@ -130,7 +161,7 @@ def _seal(text: str) -> str:
 
 
 def _open(signature: str) -> list[str] | None:
-    """The four parts of a signature this fake issued (any process of it), else None."""
+    """The parts of a signature that this fake issued, in whatever process; else None."""
     try:
         data, _, seal = base64.b64decode(signature, validate=True).rpartition(b"|")
         good = blake2b(data, key=_SECRET, digest_size=12).hexdigest().encode() == seal
