@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +32,8 @@ from worker_agent.api.client import (
     TextPiece,
     ThinkingPiece,
 )
-from worker_agent.api.fallback import strip_thinking
+from worker_agent.api.fallback import OverloadCounter, strip_thinking
+from worker_agent.api.limiter import Lead
 from worker_agent.api.retry import RetrySchedule
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.decide import Answer
@@ -47,9 +49,21 @@ ASKS_AGAIN = frozenset({"end_turn", "stop_sequence", "tool_use"})
 
 @dataclass(slots=True)
 class Overloads:
-    """Overload answers in a row on the main model, over turns."""
+    """What lasts over the turns of one run: overload answers in a row on the main model, and for a fallback the
+    messages of other models without their thinking, made once so that they stay the same objects."""
 
-    in_a_row: int = 0
+    counter: OverloadCounter
+    _stripped: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+
+    def without_foreign_thinking(self, view: tuple[Message, ...], model: str) -> tuple[Message, ...]:
+        return tuple(kept for message in view for kept in self._for(message, model))
+
+    def _for(self, message: Message, model: str) -> tuple[Message, ...]:
+        if message.role != "assistant" or message.model == model:
+            return (message,)
+        if message.id not in self._stripped:
+            self._stripped[message.id] = strip_thinking((message,))
+        return self._stripped[message.id]
 
 
 @dataclass(slots=True)
@@ -122,8 +136,8 @@ class ModelTurn:
             yield self._called(error)
             if self.answer.aborted is not None:
                 return
+            self.overloads.counter = self.overloads.counter.saw(error)
             if error is None:
-                self.overloads.in_a_row = 0
                 self.answer = self._whole_answer()
                 return
             if self._try.executor.side_effects_started:
@@ -156,24 +170,43 @@ class ModelTurn:
         if reservation.notice:
             yield e.Notice("budget", reservation.notice)
         try:
-            async with params.abort.guard():
-                await params.limiter.wait(self.model)
-            current.began_at = params.clock.monotonic()
-            stream = params.client.stream(request)
-            try:
-                while current.finished is None:
-                    async with params.abort.guard():
-                        event = await anext(stream, None)
-                    if event is None:
-                        raise ModelError(ErrorKind.STREAM_BROKEN, "the stream ended before the answer was whole")
+            async with self._admitted(request) as lead:
+                async for event in self._events(request):
+                    if isinstance(event, Started):
+                        lead.began()
                     for shown in self._take(event, request):
                         yield shown
                     for shown in self.buffer.drain():
                         yield shown
-            finally:
-                await stream.aclose()  # type: ignore[attr-defined]
         finally:
             reservation.settle(self.model, current.usage if current.response_id else None)
+
+    @asynccontextmanager
+    async def _admitted(self, request: ModelRequest) -> AsyncIterator[Lead]:
+        """The limiter lets this call start, and of several on one cold prefix the first goes ahead."""
+        abort, limiter = self.params.abort, self.params.limiter
+        prefix = limiter.prefix((request.model, request.system[:1], tuple(tool.name for tool in request.tools)))
+        turn = limiter.turn(request.model)
+        async with AsyncExitStack() as stack:
+            async with abort.guard():
+                lead = await stack.enter_async_context(prefix)
+                await stack.enter_async_context(turn)
+            self._try.began_at = self.params.clock.monotonic()
+            yield lead
+
+    async def _events(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """The events of one stream, up to and including `Finished`; an abort ends the waiting for the next one."""
+        stream = self.params.client.stream(request)
+        guard = self.params.abort.guard
+        try:
+            while self._try.finished is None:
+                async with guard():
+                    event = await anext(stream, None)
+                if event is None:
+                    raise ModelError(ErrorKind.STREAM_BROKEN, "the stream ended before the answer was whole")
+                yield event
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
 
     def _take(self, event: ModelEvent, request: ModelRequest) -> list[e.Event]:
         current = self._try
@@ -225,7 +258,7 @@ class ModelTurn:
             return _Mend(0.0) if await self.params.client.refresh_credentials() else _Mend(None)
         if error.kind is ErrorKind.MAX_TOKENS_TOO_LARGE:
             return self._lower_cap(error)
-        if error.kind is ErrorKind.OVERLOADED and self._count_overload():
+        if self.overloads.counter.tripped and self.params.fallback_model not in (None, self.model):
             return await self._fall_back()
         self.params.limiter.observe(error)
         delay = self._schedule.delay(error, self._attempt, deadline_left=self._deadline_left())
@@ -242,18 +275,10 @@ class ModelTurn:
         self._cap = fits
         return _Mend(0.0, (e.Notice("output_cap", text),))
 
-    def _count_overload(self) -> bool:
-        """Count one; whether the fallback takes over now."""
-        fallback = self.params.fallback_model
-        if fallback is None or self.model == fallback:
-            return False
-        self.overloads.in_a_row += 1
-        return self.overloads.in_a_row >= self.params.settings.retry.overloads_before_fallback
-
     async def _fall_back(self) -> _Mend:
         before, self.model = self.model, self.params.fallback_model or self.model
         self.info = await self.params.client.model_info(self.model)
-        self._cap, self._attempt, self.overloads.in_a_row = self._first_cap(), 0, 0
+        self._cap, self._attempt, self.overloads.counter = self._first_cap(), 0, replace(self.overloads.counter, count=0)
         text = f"{before} is overloaded; {self.model} takes over"
         return _Mend(0.0, (e.Notice("model_fallback", text, {"from": before, "to": self.model, "reason": "overloaded"}),))
 
@@ -292,7 +317,7 @@ class ModelTurn:
     def _request(self) -> ModelRequest:
         view = self.prepared.view
         if self.model != self.params.model:
-            view = strip_thinking(view, keep_model=self.model)
+            view = self.overloads.without_foreign_thinking(view, self.model)
         if self.params.user_context is not None:
             view = (self.params.user_context, *view)
         return ModelRequest(

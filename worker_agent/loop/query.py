@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from worker_agent import events as e
+from worker_agent.api.fallback import OverloadCounter
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop import transitions
 from worker_agent.loop.decide import GoOn, Stop, decide
@@ -31,7 +32,7 @@ async def query(params: QueryParams) -> AsyncIterator[e.Event | Terminal]:
     Raises only what is no part of the conversation: a journal that refuses (this process does not own the agent any
     more), or the cancellation of the caller; whatever was begun is ended first."""
     state = State(messages=params.messages, tool_context=params.tool_context, model=params.model)
-    overloads = Overloads()
+    overloads = Overloads(OverloadCounter(params.settings.retry.overloads_before_fallback))
     while True:
         one_pass = Pass(params, state, overloads)
         async for event in one_pass.run():

@@ -158,9 +158,9 @@ class AgentContext:
                 request = self._request((*past, m.user(prompt, kind="meta", meta=True)), info)
                 answer = await self._call(replace(request, tools_allowed=False))
             except ModelError as error:
+                past = autocompact.drop_oldest(past)
                 if error.kind not in (ErrorKind.PROMPT_TOO_LONG, ErrorKind.REQUEST_TOO_LARGE) or not past:
                     return None
-                past = autocompact.drop_oldest(past)
                 continue
             text = answer.text.strip()
             return (text, answer.usage or Usage()) if text else None
@@ -226,18 +226,18 @@ class AgentContext:
     async def _one_try(self, request: ModelRequest) -> Message:
         tokens = estimate(request.messages, 4.0)
         reservation = await self.budget.reserve(request, tokens)
-        await self.limiter.wait(request.model)
         began, usage, response_id = self.clock.monotonic(), Usage(), None
         blocks: list[Block] = []
         try:
-            async for event in self.client.stream(request):
-                match event:
-                    case Started():
-                        usage, response_id = event.usage, event.response_id
-                    case BlockClosed():
-                        blocks.append(event.block)
-                    case Finished():
-                        usage = event.usage
+            async with self.limiter.turn(request.model):
+                async for event in self.client.stream(request):
+                    match event:
+                        case Started():
+                            usage, response_id = event.usage, event.response_id
+                        case BlockClosed():
+                            blocks.append(event.block)
+                        case Finished():
+                            usage = event.usage
         finally:
             reservation.settle(request.model, usage if response_id else None)
             duration = self.clock.monotonic() - began

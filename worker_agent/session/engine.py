@@ -112,7 +112,7 @@ class QueryEngine:
             match event:
                 case Terminal():
                     self._terminal, self.messages = event, event.messages
-                    return
+                    continue
                 case e.ModelCalled():
                     self._count(event)
                 case e.TextDelta():
@@ -207,7 +207,7 @@ class QueryEngine:
             reason = OUT_OF_MONEY
         elif schema_problem is not None:
             reason = "schema"
-        error = schema_problem or (terminal.error.message if terminal.error else terminal.detail) or None
+        error = schema_problem or terminal.detail or (terminal.error.message if terminal.error else None)
         good = reason == TerminalReason.COMPLETED and terminal.error is None and not salvaged
         return self._make_result(
             text=text,
