@@ -42,6 +42,7 @@ _MEDIA = frozenset({"image", "document"})
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _USER_ONLY = frozenset({"image", "document", "search_result", "tool_result", "container_upload"})
 _FROM_USER = _USER_ONLY | {"text"}
+_NOT_WRITTEN = _USER_ONLY | {"tool_reference"}  # what no model writes
 _IN_RESULT = frozenset({"text", "image", "document", "search_result", "tool_reference"})
 # What a block must have, and what it may have besides. Blocks that a model wrote go back with whatever they came with.
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -242,7 +243,7 @@ def api_form(block: Any, role: str) -> Block | None:
     kind = block.get("type") if isinstance(block, Mapping) else None
     if not isinstance(kind, str) or not kind:
         return None
-    if (role == "user" and kind not in _FROM_USER) or (role == "assistant" and kind in _USER_ONLY):
+    if (role == "user" and kind not in _FROM_USER) or (role == "assistant" and kind in _NOT_WRITTEN):
         return None
     if any(name not in block for name in _REQUIRED.get(kind, ())):
         return None
