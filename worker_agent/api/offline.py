@@ -89,7 +89,8 @@ class Answer:
 
 def answer_to(request: ModelRequest) -> Answer:
     """The answer to a request. Raises `ModelError` for what only a language model can do: summaries."""
-    if "/" in request.conversation or not any(m.kind == "prompt" for m in request.messages):
+    helper = "/" in request.conversation or not (request.tools or request.conversation)
+    if helper or not any(_is_prompt(message) for message in request.messages):
         raise ModelError(ErrorKind.INVALID_REQUEST, "the offline model writes no summaries")
     tools = {tool.name for tool in request.tools}
     if "Agent" in tools and "Grep" not in tools:
@@ -101,6 +102,11 @@ def answer_to(request: ModelRequest) -> Answer:
     if calls and not request.tools_allowed:
         text, calls = "The survey ends here, before it was done: no further call is allowed. Nothing can be reported.", []
     return Answer(text, calls, _seed(request))
+
+
+def _is_prompt(message: Message) -> bool:
+    """Whether a person or a coordinator wrote this; what the program adds as context is `meta`."""
+    return message.kind == "prompt" and not message.meta
 
 
 def _seed(request: ModelRequest) -> str:
@@ -155,18 +161,19 @@ def _as_worker(messages: Sequence[Message]) -> tuple[str, Sequence[survey.Call]]
 def _read_run(messages: Sequence[Message]) -> _Run:
     run: _Run | None = None
     for message in messages:
-        if message.role == "user" and message.kind in ("prompt", "attachment", "summary") and _is_task(message, run):
+        if (_is_prompt(message) or message.kind == "attachment") and _is_task(message, run):
             run = _Run(message)
         elif run is not None:
             _follow(run, message)
-    return run or _Run(next(m for m in messages if m.kind == "prompt"))
+    assert run is not None  # the first prompt is always a task
+    return run
 
 
 def _is_task(message: Message, run: _Run | None) -> bool:
     """A survey question always is; a person's prompt is if no survey is under way and the one before was no worker's."""
     if survey.plan_for(message.text) is not None:
         return True
-    if message.kind != "prompt" or message.meta:
+    if not _is_prompt(message):
         return False
     return run is None or (run.report is not None and survey.plan_for(run.task.text) is None)
 
@@ -296,7 +303,7 @@ def _read_survey(messages: Sequence[Message]) -> tuple[_Survey | None, dict[str,
             if current is not None:
                 _note_answer(current, message)
             continue
-        if message.kind == "prompt" and not message.meta:
+        if _is_prompt(message):
             if current is None or current.done:
                 current = _Survey(message.text)
             else:

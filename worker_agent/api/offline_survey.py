@@ -131,7 +131,7 @@ def layout() -> Plan:
     return _join(
         f"{everything.count()} files.",
         f"Languages, by number of files: {', '.join(f'{n} {c}' for n, c in _ranked(counts)) or 'none known'}.",
-        _names("Directories", sorted({_parent(name) for name in second.files} - {""})),
+        _names("Directories" if second.whole else "Some of its directories", _directories(answers)),
         _names("Files at the top", sorted(map(_base, top.files))),
         _cited("What the project says of itself:", said),
         _cited(f"Definitions in {main} ({defined.count()}), for example:", _spread(defined.citations(), 8)) if main else "",
@@ -155,8 +155,8 @@ def words(wanted: Sequence[str]) -> Plan:
 
 
 def todo() -> Plan:
-    lines, counted = yield [_grep(MARKS, limit=60), _grep(MARKS, mode="count", limit=200)]
-    hits, files = Hits.of(lines), _counts(counted)
+    lines, counted = yield [_grep(MARKS, limit=60), _grep(MARKS, mode="count", limit=0)]
+    hits, files, all_files = Hits.of(lines), _counts(counted), _files_counted(counted)
     if not hits.total:
         return "No line holds TODO, FIXME, XXX or HACK."
     shown = _spread(hits.citations(), 15)
@@ -168,7 +168,7 @@ def todo() -> Plan:
     ]  # fmt: skip
     most = ", ".join(f"{code_span(path)} {count}" for path, count in files[:5])
     return _join(
-        f"{hits.count()} lines in {len(files)} files hold such a note. Most are in: {most}." if files else f"{hits.count()} lines.",
+        f"{hits.count()} lines in {all_files} files hold such a note. Most are in: {most}.",
         _cited("", shown),
         _cited("Comments that go on:", [c for c in more if c not in shown]),
     )
@@ -178,17 +178,20 @@ def tests() -> Plan:
     first = [Call("Glob", {"pattern": pattern}) for pattern in _TEST_FILES]
     commands = _grep(_TEST_COMMAND, glob=_CONFIGURATION, limit=40)
     *listed, cases, how = yield [*first, _grep(_TEST_CASE, mode="count", limit=0), commands]
-    files = sorted({name for result in listed for name in Listing.of(result).files})
+    listings = [Listing.of(result) for result in listed]
+    files = sorted({name for listing in listings for name in listing.files})
+    more = "" if all(listing.whole for listing in listings) else "More than "
     counted, ways = _counts(cases), Hits.of(how)
     chosen = [path for path, _ in counted if path in files][:3] or files[:3]
     opened = [_grep(_TEST_CASE, path=name, limit=4) for name in chosen]
     results = (yield opened) if opened else []
     seen = [c for result in results for c in Hits.of(result).citations()]
-    cases_total = sum(count for path, count in counted if path in files)
-    if not files and not ways.total:
+    cases_total = sum(count for _, count in counted)
+    if not files and not ways.total and not counted:
         return "No test file is named as such, and no configuration names a way to run tests."
     return _join(
-        f"{len(files)} files are named as tests; {cases_total} lines in them begin a test case." if files
+        f"{more}{len(files)} files are named as tests. Lines that begin a test case, in all files: "
+        f"{'at least ' if _files_counted(cases) != str(len(counted)) else ''}{cases_total}." if files
         else "No file is named as a test.",
         _cited("Some of the test cases:", seen),
         _cited("Lines that say how tests are run:", _spread(ways.citations(), 8)) if ways.total
@@ -255,6 +258,10 @@ class Listing:
     total: int
     open_end: bool = False
 
+    @property
+    def whole(self) -> bool:
+        return self.total == len(self.files) and not self.open_end
+
     @classmethod
     def of(cls, result: str | None) -> Listing:
         lines = (result or "No file").split("\n")
@@ -311,6 +318,12 @@ def _counts(result: str | None) -> list[tuple[str, int]]:
     return sorted(((m[1], int(m[2])) for m in matches if m), key=lambda pair: (-pair[1], pair[0]))
 
 
+def _files_counted(result: str | None) -> str:
+    """How many files an answer of Grep in count mode is about, the ones it left out included."""
+    note = re.search(r"^\[[\d,]+ of (at least )?([\d,]+) files shown", result or "", re.MULTILINE)
+    return f"{note[1] or ''}{note[2]}" if note else str(len(_counts(result)))
+
+
 def _numbered(path: str, result: str | None) -> list[Citation]:
     """The lines of an answer of Read, as far as they can be cited."""
     lines = (re.fullmatch(r"\s*(\d+)\t(.*)", line) for line in (result or "").split("\n"))
@@ -362,8 +375,9 @@ def _base(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _parent(path: str) -> str:
-    return path.rsplit("/", 2)[-2] if path.count("/") else ""
+def _directories(listings: Iterable[Listing]) -> list[str]:
+    """The first directories of all paths listed. Absolute paths lie outside and say nothing here."""
+    return sorted({name.split("/", 1)[0] for listing in listings for name in listing.files if "/" in name.lstrip("/")} - {""})
 
 
 def _ranked(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -100,6 +100,7 @@ class Session:
     talk: Talk
     prompts: dict[str, tuple[str, str]] = field(default_factory=dict)  # task id → description, prompt
     workers: dict[str, Talk] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
 
     @classmethod
     def begin(cls, goal: str, cwd: Path) -> Session:
@@ -125,21 +126,20 @@ class Session:
 
     def notify(self, *ends: tuple[str, str, str]) -> None:
         """(task id, status, result) of ended tasks, in one message."""
+        self.ended.update(task for task, _, _ in ends)
         elements = [notification(task, status, self.prompts[task][0], result) for task, status, result in ends]
         self.talk.messages.append(user("[From the system.]\n" + "\n".join(elements), kind="attachment", meta=True))
 
     async def finish(self) -> str:
         """Run everything to its end; the coordinator's last text."""
-        done: set[str] = set()
         for _ in range(10):
             message = await self.turn()
             if message.tool_uses:
                 continue
-            waiting = [task for task in self.prompts if task not in done]
+            waiting = [task for task in self.prompts if task not in self.ended]
             if not waiting:
                 return message.text
             self.notify(*[(task, "completed", await self.run_worker(task)) for task in waiting])
-            done.update(waiting)
         raise AssertionError("the coordinator does not come to an end")
 
 

@@ -57,6 +57,8 @@ def by_name(glob: str) -> list[str]:
     """Arguments that choose files by a glob. One without a slash is made a file type: `--glob` would also bring back
     directories that git ignores, wherever it matches their name."""
     name = glob.removeprefix("**/")
+    if glob.startswith("/") and "/" not in glob[1:]:
+        return ["--max-depth=1", *by_name(glob[1:])]
     if "/" in name or name.startswith(("!", "include:")):
         return [f"--glob={glob}"]
     return [f"--type-add=wanted:{'*' if name == '**' else name}", "--type=wanted"]
