@@ -81,7 +81,7 @@ class Policy:
         """Allow, Deny or Ask; see the head of this file."""
         own = await tool.check_permissions(input, context)
         cwd = context.shell.cwd if context.shell else context.cwd
-        return self.judge(tool.name, input, own=own, cwd=cwd, roots=context.roots).decision
+        return self.judge(tool.name, input, own=own, cwd=cwd, roots=context.roots, project=context.cwd).decision
 
     def removes(self, tool_name: str) -> bool:
         """Whether a bare-name deny, of this agent or of one above it, takes the tool out of the model's list."""
@@ -98,13 +98,12 @@ class Policy:
         own = any(r.names(tool_name) and _speaks_of_paths(r) and r.matches_path(path, places) for r in self.rules.deny)
         return own or (self.ceiling is not None and self.ceiling.denies_path(path, tool_name))
 
-    def child(self, *, mode: str | None = None, rules: RuleSet | None = None, roots: tuple[Path, ...] | None = None) -> Policy:
+    def child(self, *, mode: str | None = None, rules: RuleSet | None = None) -> Policy:
         """The policy of an agent below this one. What is not given is as here; nothing given can widen it."""
         return replace(
             self,
             mode=self.mode if mode is None else mode,
             rules=self.rules if rules is None else rules,
-            roots=self.roots if roots is None else roots,
             ceiling=self,
         )
 
@@ -116,20 +115,21 @@ class Policy:
         own: Decision = Passthrough(),
         cwd: Path | None = None,
         roots: tuple[Path, ...] | None = None,
+        project: Path | None = None,
     ) -> Verdict:
-        """The verdict: the stricter one of this policy and of those above it."""
+        """The verdict: the stricter one of this policy and of those above it. `cwd` is where the agent's shell stands,
+        `project` its own copy of the project, `roots` its own roots; each is as the policy has it when not given."""
         tool_name = ALIASES.get(tool_name, tool_name)
-        verdict = self._judge_alone(tool_name, input, own, cwd or self.cwd, self._roots(roots))
+        twins = (project,) if project and project != self.cwd else ()
+        places = Places(self.cwd, self.home, roots or self.roots or (self.cwd,), twins)
+        verdict = self._judge_alone(tool_name, input, own, cwd or project or self.cwd, places)
         if self.ceiling is None:
             return verdict
-        above = self.ceiling.judge(tool_name, input, own=own, cwd=cwd, roots=roots)
+        above = self.ceiling.judge(tool_name, input, own=own, cwd=cwd, roots=roots, project=project)
         return above if _STRICTNESS[above.behavior] > _STRICTNESS[verdict.behavior] else verdict
 
-    def _roots(self, roots: tuple[Path, ...] | None) -> tuple[Path, ...]:
-        return tuple(dict.fromkeys((*(self.roots or (self.cwd,)), *(roots or ()))))
-
-    def _judge_alone(self, tool: str, input: Input, own: Decision, cwd: Path, roots: tuple[Path, ...]) -> Verdict:
-        call = _Call(tool, input, cwd, Places(self.cwd, self.home, roots), Mode(self.mode), self.rules)
+    def _judge_alone(self, tool: str, input: Input, own: Decision, cwd: Path, places: Places) -> Verdict:
+        call = _Call(tool, input, cwd, places, Mode(self.mode), self.rules)
         verdict = call.judge(own)
         if self.mode is Mode.DONT_ASK and isinstance(verdict.decision, Ask):
             return replace(verdict, decision=Deny(f"{verdict.why}; mode dontAsk denies what would ask"))
@@ -267,7 +267,7 @@ class _Call:
         if isinstance(own, Ask):
             return Verdict(own, None, f"the tool {self.tool}", own.reason)
         why = shell.why_not() if shell else self._why_not()
-        return Verdict(Ask(why, self._suggestion(shell)), None, "default", why)
+        return Verdict(Ask(why, self._suggestion(shell), by_rule=False), None, "default", why)
 
     def _why_not(self) -> str:
         if self.tool in READ_TOOLS:

@@ -84,11 +84,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The directories that path patterns hang on. `roots` is where reading is free."""
+    """The directories that path patterns hang on. `roots` is where reading is free. `twins` are copies of the project
+    (a worktree) in which its patterns hold just the same."""
 
     cwd: Path
     home: Path
     roots: tuple[Path, ...] = ()
+    twins: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,8 @@ class Rule:
 
     def _one_path(self, path: Path, places: Places) -> bool:
         base, pattern = self._anchor(places)
-        for directory in {base, resolve(base)}:
+        twins = places.twins if base == places.cwd or (base == self.source.base and places.cwd.is_relative_to(base)) else ()
+        for directory in {base, resolve(base), *twins, *map(resolve, twins)}:
             try:
                 relative = str(path.relative_to(directory))
             except ValueError:

@@ -134,6 +134,8 @@ def _base(word: Word) -> str:
 
 def _inner(words: Words) -> Iterator[Words]:
     name = _base(words[0])
+    if name == "command" and any(re.fullmatch(r"-p?[vV]p?", word.text) for word in words[1:2]):
+        return
     if (inner := stripped(words)) is not None:
         yield inner
     elif name in _CARRIERS:

@@ -143,6 +143,9 @@ class _Reader:
     def read(cls, command: str, level: int) -> list[SimpleCommand] | Unparsable:
         reader = cls(command.encode("utf-8", "replace"), level)
         root = reader._joined_root()
+        if root.has_error or _TIMED_GROUP.search(reader.source):
+            reader.source = _plainer(reader.source)
+            root = reader._joined_root()
         reader._check_whole(root)
         reader._visit(root, _Scope(), 0)
         reader._check_arithmetic()
@@ -277,8 +280,20 @@ class _Reader:
         for match in re.finditer(rb"(\\*)(`|\$\(|\$\{|\$\[)", self.source[node.start_byte : node.end_byte]):
             at = node.start_byte + match.start(2)
             if len(match[1]) % 2 == 0 and not any(s <= at < e for s, e in spans):
-                self._fail("a substitution in a here-document was not understood")
+                spans.append(self._missed_substitution(at, node.end_byte))
         return re.sub(r"\$\w+|\$\{[^}]*\}|\$\(.*?\)", WILD, text, flags=re.DOTALL)
+
+    def _missed_substitution(self, at: int, end: int) -> tuple[int, int]:
+        """The grammar overlooks backquotes at the start of a here-document's line. Gives the stretch that was read."""
+        match = re.compile(rb"`((?:[^`\\]|\\.)*)`", re.DOTALL).match(self.source, at, end)
+        if match is None or self.level >= MAX_CARRIED:
+            self._fail("a substitution in a here-document was not understood")
+            return at, end
+        parsed = _parse(re.sub(rb"\\([`\\$])", rb"\1", match[1]).decode("utf-8", "replace"), self.level + 1)
+        if isinstance(parsed, Unparsable):
+            self._fail(parsed.reason)
+        self.commands += parsed.commands if isinstance(parsed, Unparsable) else parsed
+        return match.span()
 
     def _visit_herestring_redirect(self, node: Any, scope: _Scope, depth: int) -> None:
         self._children(node, _Scope(), depth)
@@ -306,9 +321,12 @@ class _Reader:
                 nodes.append(child)
         if node.type == "command" and any(n.type.startswith("<<") or n.type in "<>&|" for n in nodes if not n.is_named):
             nodes = [n for n in nodes if n.is_named or n.type == "$"]
+        words = self._words(nodes, depth)
+        if words and words[0].raw in ("time", "coproc") and any(word.raw in _RESERVED for word in words[1:4]):
+            self._fail(f"a group under `{words[0].raw}`")
         self._add(
             SimpleCommand(
-                words=(*self._words(nodes, depth), *extra),
+                words=(*words, *extra),
                 assignments=tuple(assignments),
                 redirects=scope.redirects,
                 documents=scope.documents,
@@ -453,7 +471,9 @@ class _Reader:
             return Word(raw, raw[1:-1])
         if kind == "ansi_c_string":
             return Word(raw, decode_ansi_c(raw[2:-1]))
-        if kind in ("string", "translated_string"):
+        if kind == "translated_string":
+            return replace(self._word(node.children[-1], depth + 1), raw=raw)
+        if kind == "string":
             return Word(raw, self._string(node, depth + 1), var=self._only_variable(node))
         if kind in ("concatenation", "command_name", "variable_assignment"):
             return self._concatenation(node, raw, depth)
@@ -495,7 +515,7 @@ class _Reader:
             gap = self.source[end : child.start_byte].decode("utf-8", "replace")
             end = child.end_byte
             if not child.is_named:
-                text += gap + ("" if child.type in ('"', '$"') else self._text(child))
+                text += gap + ("" if child.type == '"' else self._text(child))
                 continue
             text += gap
             if child.type == "string_content":
@@ -586,6 +606,25 @@ class _Reader:
             yield SimpleCommand(opaque=f"inside {command.base_name}: {parsed.reason}", carried=True)
         for inner in parsed.commands if isinstance(parsed, Unparsable) else parsed:
             yield replace(inner, carried=True)
+
+
+# Two things bash reads and the grammar does not: a group under `time` or `coproc`, and braces where a command begins.
+_START = rb"(^|[;&|\n({`!]|\b(?:then|do|else)\b)([ \t]*)"
+_TIMED_GROUP = re.compile(
+    _START + rb"(?:time(?:[ \t]+-p)?|coproc(?:[ \t]+\w+)?)[ \t]+(?=[{(!]|\[\[|(?:if|while|for|until|case|select)\b)"
+)
+_LEADING_BRACES = re.compile(_START + rb"(\{[^\s{}()'\"\\$`;&|<>]*,[^\s{}()'\"\\$`;&|<>]*\})(?=[\s;&|)]|$)")
+
+
+def _plainer(source: bytes) -> bytes:
+    """The same commands in words that the grammar understands. May touch a quoted text: that only makes rules stricter."""
+    source = _TIMED_GROUP.sub(rb"\1\2", source)
+
+    def expanded(match: re.Match[bytes]) -> bytes:
+        words = expand_braces(Word(match[3].decode("utf-8", "replace"), ""))
+        return match[1] + match[2] + " ".join(word.raw for word in words).encode()
+
+    return _LEADING_BRACES.sub(expanded, source)
 
 
 def _gaps(root: Any, source: bytes) -> Iterator[tuple[int, int]]:

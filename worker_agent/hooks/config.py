@@ -1,0 +1,146 @@
+"""What the `hooks` key of a settings file says: handlers by event, matchers, and which of them an event calls.
+
+A matcher that is absent, empty or `*` matches all. One of letters, digits, `_ - , |` and spaces only is a list of exact
+names; anything else is a regular expression that may match anywhere. Unknown events are ignored, unknown kinds of
+handler are left out with one line in `problems`, and nothing in a file is fatal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Event → seconds a handler may take by default.
+_LONG, _PROMPT = 600.0, 30.0
+SESSION_END_SECONDS = 1.5  # shared by all handlers of the event
+EVENTS: Mapping[str, float] = {
+    **dict.fromkeys(
+        """PreToolUse PostToolUse PostToolUseFailure SessionStart SessionEnd Stop SubagentStart SubagentStop TaskCreated
+        TaskCompleted PreCompact PostCompact Notification""".split(), _LONG,
+    ),
+    "UserPromptSubmit": _PROMPT,
+}  # fmt: skip
+TOOL_EVENTS = frozenset({"PreToolUse", "PostToolUse", "PostToolUseFailure"})
+_TYPES_LEFT_OUT = frozenset({"mcp_tool", "prompt", "agent"})
+_EXACT = re.compile(r"[A-Za-z0-9_\-,| ]*")
+_ALIASES = {"Agent": ("Agent", "Task")}
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One thing to run. `command` with `args` runs without a shell, `args` None means `sh -c command`; `url` is posted
+    to. `condition` is one permission rule; `timeout` in seconds, None = the event's default."""
+
+    command: str | None = None
+    args: tuple[str, ...] | None = None
+    url: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    allowed_variables: tuple[str, ...] = ()
+    condition: str | None = None
+    timeout: float | None = None
+    status_message: str | None = None
+    in_background: bool = False
+    wakes: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.url or " ".join([self.command or "", *(self.args or ())])
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Handlers of one event under one matcher."""
+
+    event: str
+    matcher: str
+    handlers: tuple[Handler, ...]
+
+    def matches(self, subject: str) -> bool:
+        """Whether the matcher speaks of `subject`: a tool's name, an agent's type, a source. Never raises."""
+        pattern = self.matcher.strip()
+        if pattern in ("", "*"):
+            return True
+        names = _ALIASES.get(subject, (subject,))
+        if _EXACT.fullmatch(pattern):
+            return bool({name.strip() for name in re.split(r"[|,]", pattern)} & set(names))
+        compiled = _compile(pattern)
+        return compiled is not None and any(compiled.search(name) for name in names)
+
+
+def _compile(pattern: str) -> re.Pattern[str] | None:
+    """JavaScript's spelling of named groups and of `$` at the very end differs."""
+    translated = re.sub(r"\(\?<(?![=!])", "(?P<", pattern)
+    translated = re.sub(r"(?<!\\)\$(?=$|\))", r"\\Z", translated)
+    try:
+        return re.compile(translated, re.ASCII)
+    except (re.error, RecursionError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HookConfig:
+    """Groups of all files, in order; `problems` says what was left out."""
+
+    groups: tuple[Group, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, data: Any, source: str = "settings") -> HookConfig:
+        """Out of the value of a `hooks` key: event → list of `{matcher, hooks: [...]}`. Never raises."""
+        problems: list[str] = []
+        if not isinstance(data, Mapping):
+            return cls(problems=(f"{source}: `hooks` is no object",)) if data else cls()
+        groups = [group for event, value in data.items() if event in EVENTS for group in _groups(event, value, source, problems)]
+        return cls(tuple(groups), tuple(dict.fromkeys(problems)))
+
+    def __add__(self, other: HookConfig) -> HookConfig:
+        return HookConfig(self.groups + other.groups, tuple(dict.fromkeys(self.problems + other.problems)))
+
+    def handlers(self, event: str, subject: str = "") -> tuple[Handler, ...]:
+        """Those that the event calls, an identical one once."""
+        found = (h for group in self.groups if group.event == event and group.matches(subject) for h in group.handlers)
+        return tuple(dict.fromkeys(found))
+
+
+def _groups(event: str, value: Any, source: str, problems: list[str]) -> Iterator[Group]:
+    for entry in value if isinstance(value, list) else [value]:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("hooks"), list):
+            problems.append(f"{source}: an entry of {event} has no list `hooks`")
+            continue
+        matcher = entry.get("matcher") or ""
+        if not isinstance(matcher, str) or (not _EXACT.fullmatch(matcher) and matcher != "*" and _compile(matcher) is None):
+            problems.append(f"{source}: the matcher {matcher!r} of {event} is no regular expression")
+            continue
+        yield Group(event, matcher, tuple(_handlers(event, entry["hooks"], source, problems)))
+
+
+def _handlers(event: str, entries: Iterable[Any], source: str, problems: list[str]) -> Iterator[Handler]:
+    for entry in entries:
+        kind = entry.get("type") if isinstance(entry, Mapping) else None
+        if kind in _TYPES_LEFT_OUT:
+            problems.append(f"{source}: hooks of type {kind!r} are left out")
+        elif kind == "command" and isinstance(entry.get("command"), str) and entry["command"].strip():
+            yield _handler(entry, command=entry["command"])
+        elif kind == "http" and str(entry.get("url", "")).startswith(("http://", "https://")):
+            yield _handler(entry, url=entry["url"])
+        else:
+            problems.append(f"{source}: a hook of {event} is neither a command nor a URL")
+
+
+def _handler(entry: Mapping[str, Any], **what: Any) -> Handler:
+    args, headers = entry.get("args"), entry.get("headers")
+    timeout = entry.get("timeout")
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0
+    return Handler(
+        **what,
+        args=tuple(map(str, args)) if isinstance(args, list) else None,
+        headers=tuple((str(k), str(v)) for k, v in headers.items()) if isinstance(headers, Mapping) else (),
+        allowed_variables=tuple(map(str, entry.get("allowedEnvVars") or ())),
+        condition=entry["if"] if isinstance(entry.get("if"), str) else None,
+        timeout=float(timeout) if is_number else None,
+        status_message=entry["statusMessage"] if isinstance(entry.get("statusMessage"), str) else None,
+        in_background=entry.get("async") is True or entry.get("asyncRewake") is True,
+        wakes=entry.get("asyncRewake") is True,
+    )

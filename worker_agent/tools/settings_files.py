@@ -1,0 +1,224 @@
+"""Settings files that people already have, read and never written: rules, hooks, environment, servers.
+
+Files, highest first: managed, `--settings` (a path or JSON), `.claude/settings.local.json`, `.claude/settings.json`,
+`~/.claude/settings.json`. Of a single value the highest wins; lists and hooks add up. Keys that are not honoured are passed
+over in silence. A file that is no JSON object is an error that names it: a deny rule in it must not get lost.
+
+Trust: what lies inside the project came with it, so its allow rules, hooks, environment, directories and servers count only
+when the person trusted it (`trust.py`; the caller says so). Its deny and ask rules, and modes that only narrow, count always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from worker_agent.config import is_secret_name
+from worker_agent.errors import ConfigError
+from worker_agent.hooks import HookConfig
+from worker_agent.tools.permissions import Mode, Policy
+from worker_agent.tools.rules import Behavior, RuleSet, Source
+from worker_agent.tools.trust import repository_root
+
+MANAGED = Path("/etc/claude-code/managed-settings.json")
+_NARROWING = frozenset({Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK})
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One file. `base` is what its `/x` patterns hang on; `counts` is False for a project nobody trusts."""
+
+    name: str
+    base: Path
+    data: Mapping[str, Any]
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSettings:
+    """All files together. `problems` and `held_back` are lines for the person: what could not be used, and what does not
+    count until `coordinator trust`."""
+
+    rules: RuleSet = field(default_factory=RuleSet)
+    hooks: HookConfig = field(default_factory=HookConfig)
+    default_mode: Mode | None = None
+    bypass_disabled: bool = False
+    directories: tuple[Path, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    enabled_servers: frozenset[str] = frozenset()
+    disabled_servers: frozenset[str] = frozenset()
+    all_project_servers: bool = False
+    files: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    held_back: tuple[str, ...] = ()
+
+    def mode(self, asked: str | None = None) -> Mode:
+        """The mode that holds: as asked on the command line, else as the files say. Raises `ConfigError`."""
+        try:
+            mode = Mode.parse(asked) if asked else self.default_mode or Mode.DEFAULT
+        except ValueError:
+            raise ConfigError(f"there is no permission mode {asked!r}; there are {', '.join(Mode)}") from None
+        if mode is Mode.BYPASS and self.bypass_disabled:
+            raise ConfigError("bypassPermissions is switched off by a settings file (disableBypassPermissionsMode)")
+        return mode
+
+    def policy(
+        self, *, cwd: Path, home: Path, mode: str | None = None, allowed: Iterable[str] = (), disallowed: Iterable[str] = (),
+        roots: Sequence[Path] = (),
+    ) -> Policy:  # fmt: skip
+        """The policy of an agent in `cwd`: flags before files. Raises `ConfigError`."""
+        rules = RuleSet.from_flags(allowed, disallowed) + self.rules
+        every = tuple(dict.fromkeys((cwd, *roots, *self.directories)))
+        return Policy(mode=self.mode(mode), rules=rules, cwd=cwd, roots=every, home=home)
+
+
+def load(
+    cwd: Path, *, home: Path, trusted: bool, settings: str | None = None, managed: Path = MANAGED
+) -> LoadedSettings:
+    """All settings that hold in `cwd`; `settings` is the value of `--settings`. Raises `ConfigError`."""
+    layers = tuple(_layers(cwd, home, trusted, settings, managed))
+    rules, hooks = RuleSet(), HookConfig()
+    for layer in layers:
+        rules += _rules(layer)
+        if layer.counts:
+            hooks += HookConfig.parse(layer.data.get("hooks"), layer.name)
+    trusted_layers = [layer for layer in layers if layer.counts]
+    mode, mode_problems = _mode(layers)
+    return LoadedSettings(
+        rules=rules,
+        hooks=hooks,
+        default_mode=mode,
+        bypass_disabled=any(_permissions(layer).get("disableBypassPermissionsMode") == "disable" for layer in layers),
+        directories=_directories(trusted_layers, home),
+        env=_env(trusted_layers),
+        model=next((m for layer in trusted_layers if isinstance(m := layer.data.get("model"), str)), None),
+        enabled_servers=frozenset(_names(trusted_layers, "enabledMcpjsonServers")),
+        disabled_servers=frozenset(_names(layers, "disabledMcpjsonServers")),
+        all_project_servers=next(
+            (v for layer in trusted_layers if isinstance(v := layer.data.get("enableAllProjectMcpServers"), bool)), False
+        ),
+        files=tuple(layer.name for layer in layers),
+        problems=(*rules.problems, *hooks.problems, *mode_problems),
+        held_back=tuple(line for layer in layers if not layer.counts for line in _held_back(layer)),
+    )
+
+
+def _layers(cwd: Path, home: Path, trusted: bool, settings: str | None, managed: Path) -> Iterator[Layer]:
+    user_base = home / ".claude"
+    yield from _file(managed, managed.parent, True)
+    if settings is not None:
+        yield _given(settings, cwd)
+    for project in dict.fromkeys((cwd, repository_root(cwd))):
+        if project.resolve() == home.resolve():
+            continue  # the person's own directory: its file is the user's
+        yield from _file(project / ".claude/settings.local.json", project, trusted)
+        yield from _file(project / ".claude/settings.json", project, trusted)
+    yield from _file(user_base / "settings.json", user_base, True)
+
+
+def _file(path: Path, base: Path, counts: bool) -> Iterator[Layer]:
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    yield Layer(str(path), base, _parsed(content, str(path)), counts)
+
+
+def _given(settings: str, cwd: Path) -> Layer:
+    if settings.lstrip().startswith("{"):
+        return Layer("--settings", cwd, _parsed(settings.encode("utf-8", "replace"), "--settings"))
+    path = cwd / Path(settings).expanduser()
+    for layer in _file(path, cwd, True):
+        return layer
+    raise ConfigError(f"--settings {settings}: there is no such file")
+
+
+def _parsed(content: bytes, name: str) -> Mapping[str, Any]:
+    try:
+        data = orjson.loads(content) if content.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"{name} is no JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{name} is no JSON object")
+    if not isinstance(data.get("permissions", {}), dict):
+        raise ConfigError(f"{name}: `permissions` is no object")
+    for behavior in Behavior:
+        if not isinstance(data.get("permissions", {}).get(behavior.value, []), list):
+            raise ConfigError(f"{name}: `permissions.{behavior}` is no list")
+    return data
+
+
+def _permissions(layer: Layer) -> Mapping[str, Any]:
+    return layer.data.get("permissions", {})
+
+
+def _rules(layer: Layer) -> RuleSet:
+    found = RuleSet()
+    for behavior in Behavior:
+        if behavior is Behavior.ALLOW and not layer.counts:
+            continue
+        source = Source(layer.name, f"permissions.{behavior}", layer.base)
+        found += RuleSet.parse(behavior, _permissions(layer).get(behavior.value, ()), source)
+    return found
+
+
+def _mode(layers: Sequence[Layer]) -> tuple[Mode | None, list[str]]:
+    problems = []
+    for layer in layers:
+        named = _permissions(layer).get("defaultMode")
+        if named is None:
+            continue
+        try:
+            mode = Mode.parse(str(named))
+        except ValueError:
+            problems.append(f"{layer.name}: the permission mode {named!r} is not known here")
+            continue
+        if layer.counts or mode in _NARROWING:
+            return mode, problems
+    return None, problems
+
+
+def _directories(layers: Sequence[Layer], home: Path) -> tuple[Path, ...]:
+    found = []
+    for layer in layers:
+        for text in _permissions(layer).get("additionalDirectories") or ():
+            if isinstance(text, str):
+                found.append(home / text[2:] if text.startswith("~/") else layer.base / text)
+    return tuple(dict.fromkeys(found))
+
+
+def _env(layers: Sequence[Layer]) -> dict[str, str]:
+    """For tools' processes, so without credentials; the highest file wins."""
+    found: dict[str, str] = {}
+    for layer in reversed(layers):
+        value = layer.data.get("env")
+        if isinstance(value, Mapping):
+            found |= {str(k): str(v) for k, v in value.items() if not is_secret_name(str(k)) and "\0" not in f"{k}{v}"}
+    return found
+
+
+def _names(layers: Sequence[Layer], key: str) -> Iterator[str]:
+    for layer in layers:
+        value = layer.data.get(key)
+        yield from (name for name in (value if isinstance(value, list) else ()) if isinstance(name, str))
+
+
+def _held_back(layer: Layer) -> Iterator[str]:
+    permissions = _permissions(layer)
+    held = {
+        "allow rules": permissions.get("allow"),
+        "directories": permissions.get("additionalDirectories"),
+        "hooks": layer.data.get("hooks"),
+        "environment": layer.data.get("env"),
+        "servers": layer.data.get("enabledMcpjsonServers") or layer.data.get("enableAllProjectMcpServers"),
+        "model": layer.data.get("model"),
+    }
+    if named := [what for what, value in held.items() if value]:
+        yield f"{layer.name}: {', '.join(named)} do not count until `coordinator trust`"
