@@ -60,11 +60,12 @@ def get(conn: Connection, session_id: str) -> SessionRecord:
 
 def resolve(conn: Connection, ref: str) -> SessionRecord:
     """The session with this id, else with this title, else whose id alone begins so. Raises `NotFound`, `Ambiguous`."""
-    for fits in (table.c.id == ref, table.c.title == ref, func.substr(table.c.id, 1, len(ref)) == ref):
+    ways = (table.c.id == ref, table.c.title == ref, func.substr(table.c.id, 1, len(ref)) == ref) if ref else ()
+    for fits in ways:
         found = [SessionRecord.from_row(row) for row in conn.execute(select(table).where(fits).order_by(table.c.created_at))]
         if len(found) > 1:
             raise Ambiguous(ref, [session.id for session in found])
-        if found and ref:
+        if found:
             return found[0]
     raise NotFound(f"no session {ref!r}")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,10 +56,18 @@ class Store:
         return attempt
 
 
+@cache
+def _template() -> bytes:
+    """A new database, made once: the migration takes longer than most tests."""
+    with tempfile.TemporaryDirectory() as directory:
+        Database.open(Path(directory) / "template.db").close()
+        return (Path(directory) / "template.db").read_bytes()
+
+
 def open_store(directory: Path) -> Store:
+    (directory / "store.db").write_bytes(_template())
     clock = ManualClock()
-    db = Database.open(directory / "store.db", clock=clock)
-    return own_session(db, clock)
+    return own_session(Database.open(directory / "store.db", clock=clock), clock)
 
 
 def own_session(db: Database, clock: ManualClock) -> Store:
