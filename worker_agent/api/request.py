@@ -175,8 +175,8 @@ class RequestBuilder:
         """Moves what lies before the last answer into `kept`; gives the rest."""
         answer = next((i for i in reversed(range(len(wire))) if wire[i].role == "assistant"), 0)
         done, live = wire[:answer], wire[answer:]
-        if not done:
-            return live
+        if not done or not live[0].start:  # before it stands nothing, or nothing that was stored
+            return wire
         kept.messages = messages[: len(kept.messages) + live[0].start]
         kept.pieces.extend(message.wire for message in done)
         kept.media += normalize.media_in(done)
