@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import wait
+
+import pytest
+from sqlalchemy import text
+
+from tasks import events, registry
+from tasks.db import Database, DatabaseError
+from tasks.errors import NotFound
+from tasks.watch import Watcher
+from tasks.writer import Writer
+from tests.unit.tasks.support import Store, outputs, start_python
+
+
+def note(store: Store, text: str = "") -> object:
+    return lambda conn: events.add(conn, store.session_id, None, "note", {"text": text})
+
+
+def notes(store: Store) -> list[str]:
+    return [e.data["text"] for e in store.read(events.since, limit=10_000) if e.kind == "note"]
+
+
+@pytest.fixture
+def writer(store: Store):
+    made = Writer(store.db)
+    yield made
+    made.close()
+
+
+def test_a_write_is_durable_when_it_returns_and_gives_what_the_job_gave(store: Store, writer: Writer) -> None:
+    async def run() -> None:
+        assert await writer.write(lambda conn: (events.add(conn, store.session_id, None, "note", {"text": "x"}), 7)[1]) == 7
+        assert notes(store) == ["x"]
+
+    asyncio.run(run())
+
+
+def test_jobs_run_in_the_order_they_were_added(store: Store, writer: Writer) -> None:
+    async def run() -> None:
+        for number in range(50):
+            writer.submit(note(store, str(number)))
+        await writer.flush()
+        assert notes(store) == [str(n) for n in range(50)]
+
+    asyncio.run(run())
+
+
+def hold(writer: Writer) -> threading.Event:
+    """Keep the writer busy until the event is set, so that what comes meanwhile becomes one group."""
+    entered, release = threading.Event(), threading.Event()
+    writer.submit(lambda conn: (entered.set(), release.wait(10)))
+    assert entered.wait(10)
+    return release
+
+
+def test_jobs_that_wait_together_share_a_commit(store: Store, writer: Writer) -> None:
+    release = hold(writer)
+    futures = [writer.submit(note(store)) for _ in range(100)]
+    before = writer.commits
+    release.set()
+    wait(futures)
+    assert len(notes(store)) == 100
+    assert writer.commits - before <= 2
+
+
+def test_a_job_that_raises_harms_none_of_its_neighbours(store: Store, writer: Writer) -> None:
+    def half(conn: object) -> None:
+        events.add(conn, store.session_id, None, "note", {"text": "half"})
+        raise ZeroDivisionError
+
+    release = hold(writer)
+    jobs = [
+        note(store, "a"), half, lambda conn: registry.get(conn, "nothing"), note(store, "b"),
+        lambda conn: conn.exec_driver_sql("SELECT * FROM nowhere"),
+        lambda conn: conn.exec_driver_sql("INSERT INTO events (session_id) VALUES ('x')"), note(store, "c"),
+    ]  # fmt: skip
+    futures = [writer.submit(job) for job in jobs]
+    release.set()
+    failed = [type(future.exception()).__name__ for future in futures]
+    assert failed == ["NoneType", "ZeroDivisionError", "NotFound", "NoneType", "OperationalError", "IntegrityError", "NoneType"]
+    assert notes(store) == ["a", "b", "c"]
+
+
+def test_an_interrupt_raised_by_a_job_reaches_its_waiter_and_the_writer_goes_on(store: Store, writer: Writer) -> None:
+    async def run() -> None:
+        def interrupt(conn: object) -> None:
+            raise KeyboardInterrupt
+
+        future = writer.submit(interrupt)
+        await writer.write(note(store, "after"))
+        assert isinstance(future.exception(), KeyboardInterrupt)
+
+    asyncio.run(run())
+    assert notes(store) == ["after"]
+
+
+def test_no_future_resolves_before_the_commit_and_all_are_told_if_it_fails(store: Store) -> None:
+    db = Database.open(store.db.path)
+    fail = threading.Event()
+
+    from sqlalchemy import event
+
+    @event.listens_for(db.engine, "commit")
+    def before_commit(conn: object) -> None:
+        resolved.extend(future.done() for future in futures)
+        if fail.is_set():
+            conn.exec_driver_sql("SELECT * FROM nowhere")
+
+    resolved: list[bool] = []
+    futures: list[object] = []
+    writer = Writer(db)
+    release = hold(writer)
+    futures.extend(writer.submit(note(store)) for _ in range(3))
+    fail.set()
+    release.set()
+    assert [type(future.exception()) for future in futures] == [DatabaseError] * 3
+    assert resolved and not any(resolved)
+    assert notes(store) == []
+    fail.clear()
+    writer.submit(note(store, "later")).result()
+    assert notes(store) == ["later"]
+    writer.close()
+    db.close()
+
+
+def test_a_dead_database_gives_every_waiter_the_error(store: Store) -> None:
+    assert store.db.path is not None
+    store.db.close()
+    for path in store.db.path.parent.iterdir():
+        path.unlink()
+    store.db.path.mkdir()
+
+    async def run() -> None:
+        writer = Writer(store.db)
+        results = await asyncio.gather(*(writer.write(note(store)) for _ in range(5)), return_exceptions=True)
+        assert [type(result) for result in results] == [DatabaseError] * 5
+        assert "cannot be opened" in str(results[0])
+        writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_fails_the_group_and_the_writer_recovers(store: Store, writer: Writer) -> None:
+    release = hold(writer)
+    futures = [
+        writer.submit(note(store, "lost")),
+        writer.submit(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=1")),
+        writer.submit(lambda conn: [events.add(conn, store.session_id, None, "n", {"x": "y" * 9000}) for _ in range(99)]),
+    ]
+    release.set()
+    assert futures[2].exception() is not None
+    kept = "lost" in notes(store)
+    assert kept is (futures[0].exception() is None)
+    writer.submit(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=4294967294")).result()
+    writer.submit(note(store, "later")).result()
+    assert "later" in notes(store)
+
+
+def test_close_commits_what_waits_and_refuses_more(store: Store) -> None:
+    writer = Writer(store.db)
+    release = hold(writer)
+    futures = [writer.submit(note(store, str(n))) for n in range(300)]
+    release.set()
+    writer.close()
+    writer.close()
+    assert all(future.done() for future in futures)
+    assert len(notes(store)) == 300
+    with pytest.raises(DatabaseError, match="closed"):
+        writer.submit(note(store))
+
+
+def test_a_cancelled_caller_does_not_take_its_write_back(store: Store, writer: Writer) -> None:
+    async def run() -> None:
+        release = hold(writer)
+        task = asyncio.create_task(writer.write(note(store, "kept")))
+        await asyncio.sleep(0)
+        task.cancel()
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await writer.flush()
+
+    asyncio.run(run())
+    assert notes(store) == ["kept"]
+
+
+def test_a_loop_that_is_gone_does_not_disturb_the_writer(store: Store, writer: Writer) -> None:
+    async def leave() -> None:
+        task = asyncio.create_task(writer.write(note(store, "left behind")))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    release = hold(writer)
+    asyncio.run(leave())
+    release.set()
+    writer.submit(note(store, "after")).result()
+    assert notes(store) == ["left behind", "after"]
+
+
+def test_only_commits_of_others_are_reported(store: Store) -> None:
+    reported = threading.Semaphore(0)
+    writer = Writer(store.db, on_foreign_change=reported.release, poll=0.01)
+    writer.submit(note(store)).result()
+    writer.submit(note(store)).result()
+    assert not reported.acquire(timeout=0.1)
+    store.db.write(note(store))
+    assert reported.acquire(timeout=10)
+    outputs([start_python(ADD_ONE, store.db.path, store.session_id)])
+    assert reported.acquire(timeout=10)
+    writer.close()
+
+
+ADD_ONE = """
+import sys; from tasks.db import Database; from tasks import events
+Database.open(sys.argv[1]).write(lambda c: events.add(c, sys.argv[2], None, "note", {"text": "theirs"}))
+"""
+
+
+def test_a_listener_that_raises_does_not_end_the_writer(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    called = threading.Semaphore(0)
+
+    def listener() -> None:
+        called.release()
+        raise ZeroDivisionError
+
+    writer = Writer(store.db, on_foreign_change=listener, poll=0.01)
+    for _ in range(2):
+        store.db.write(note(store))
+        assert called.acquire(timeout=10)
+    writer.submit(note(store)).result()
+    writer.close()
+    assert "listener for foreign changes failed" in caplog.text
+
+
+def test_an_error_that_nobody_asks_for_is_logged(store: Store, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
+    wait([writer.submit(lambda conn: registry.get(conn, "nothing"))])
+    writer.submit(note(store)).result()
+    assert "no task nothing" in caplog.text
+
+
+def test_a_program_that_forgets_to_close_loses_nothing_and_ends(store: Store) -> None:
+    code = """
+import sys; from tasks.db import Database; from tasks.writer import Writer; from tasks import events
+writer = Writer(Database.open(sys.argv[1]))
+for n in range(20): writer.submit(lambda c: events.add(c, sys.argv[2], None, "note", {"text": "x"}))
+"""
+    outputs([start_python(code, store.db.path, store.session_id)], timeout=30)
+    assert len(notes(store)) == 20
+
+
+def test_watchers_see_commits_of_others_and_only_once(store: Store) -> None:
+    with Watcher(store.db) as watcher:
+        assert not watcher.changed(0)
+        store.db.write(note(store))
+        assert watcher.changed(0)
+        assert not watcher.changed(0.01)
+        writer = Writer(store.db)
+        timer = threading.Timer(0.05, lambda: writer.submit(note(store)))
+        timer.start()
+        assert watcher.changed(10)
+        timer.join()
+        writer.close()
+
+
+def test_two_thousand_small_writes_of_fifty_tasks_need_few_commits_and_little_time(store: Store) -> None:
+    task = store.task()
+    attempt = store.claim(task)
+    figures = {"input_tokens": 2, "output_tokens": 3, "cost_usd": None, "activities": ["Read a.py"]}
+
+    async def work(writer: Writer) -> None:
+        for number in range(40):
+            assert await writer.write(
+                lambda conn, n=number: registry.progress(conn, task.id, attempt=attempt, tool_uses=n, **figures)
+            )
+
+    async def run() -> tuple[int, float]:
+        writer = Writer(store.db)
+        await writer.write(lambda conn: registry.get(conn, task.id))
+        began = time.process_time()
+        await asyncio.gather(*(work(writer) for _ in range(50)))
+        used = time.process_time() - began
+        writer.close()
+        return writer.commits, used / 2000
+
+    commits, each = asyncio.run(run())
+    assert commits < 400
+    assert each < 0.0002, f"{each * 1e6:.0f} µs of CPU a write"
+
+
+STRESS = """
+import asyncio, sys
+from sqlalchemy import text
+from tasks.db import Database; from tasks.writer import Writer
+def add(conn):
+    value = conn.execute(text("SELECT fence FROM sessions")).scalar()
+    conn.execute(text("UPDATE sessions SET fence = :v"), {"v": value + 1})
+def fail(conn):
+    add(conn)
+    raise ZeroDivisionError
+async def main():
+    writer = Writer(Database.open(sys.argv[1]))
+    async def work():
+        for _ in range(10):
+            await writer.write(add)
+            try: await writer.write(fail)
+            except ZeroDivisionError: pass
+    await asyncio.gather(*(work() for _ in range(6)))
+    writer.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_eight_processes_with_writers_lose_no_update_and_keep_no_failed_one(store: Store) -> None:
+    outputs([start_python(STRESS, store.db.path) for _ in range(8)])
+    assert store.db.read(lambda conn: conn.execute(text("SELECT fence FROM sessions")).scalar()) == 480 + store.fence
+
+
+def test_not_found_passes_through_a_write_unchanged(store: Store, writer: Writer) -> None:
+    with pytest.raises(NotFound):
+        asyncio.run(writer.write(lambda conn: registry.get(conn, "nothing")))
