@@ -3,8 +3,8 @@
     with FakeAPI([tool_use("Read", {"file_path": "a"}), text("done")]) as api:
         client = AsyncAnthropic(base_url=api.base_url, api_key="test", max_retries=0)
 
-It refuses what the real API refuses, watches that no conversation changes what it has already sent, simulates the prompt
-cache, binds thinking to its prefix, and can fail in every way a stream can fail. Leaving the `with` block raises
+It refuses what the real API refuses, watches that no conversation changes what it has already sent, simulates the
+prompt cache, binds thinking to its prefix, and can fail in every way a stream can fail. Leaving the `with` block raises
 AssertionError when a request was one that a correct client never sends.
 
 Reading order: `wire` (answers) → `scripts` (which answer) → `gates` → `server` → `validation`.

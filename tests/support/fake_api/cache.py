@@ -1,6 +1,7 @@
 """The prompt cache, simulated closely enough to assert on usage figures.
 
-1. Entries are per model, keyed by the chain hash at a marked block (see `prompt`), and live for their ttl since last use.
+1. Entries are per model, keyed by the chain hash at a marked block (see `prompt`), and live for their ttl since
+   last use.
 2. Each mark looks back over 20 blocks, itself included, for an entry that is readable; the longest hit of all marks
    is what is read.
 3. Each mark after the hit whose prefix reaches the model's minimum writes an entry. It becomes readable only when the

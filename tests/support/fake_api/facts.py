@@ -1,7 +1,7 @@
 """One message, looked at once: its shape checked, and what the checks across messages need to know of it.
 
-Most messages of a request were in the request before, byte for byte. Their `MessageFacts` are reused, so that checking a
-long conversation costs in each turn what is new in it. Nothing here depends on model or headers.
+Most messages of a request were in the request before, byte for byte. Their `MessageFacts` are reused, so that checking
+a long conversation costs in each turn what is new in it. Nothing here depends on model or headers.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def digest_of(role: str, data: bytes) -> bytes:
 
 
 def strip_marks(value: Any) -> Any:
-    """`value` (a block or a list of blocks) without `cache_control`, nested content included; the same object if none."""
+    """`value` (a block or a list of blocks) without `cache_control`, at any depth; the same object if it has none."""
     if isinstance(value, list):
         stripped = [strip_marks(v) for v in value]
         return value if all(a is b for a, b in zip(value, stripped)) else stripped

@@ -1,7 +1,7 @@
 """HTTP/1.1 for the fake: one connection, one call at a time, keep-alive, and noticing that a client has left.
 
-A protocol rather than streams, because `connection_lost` tells of an abort while an answer is still under way, and because
-a complete answer goes out in one write.
+A protocol rather than streams, because `connection_lost` tells of an abort while an answer is still under way, and
+because a complete answer goes out in one write.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A request's prompt as one row of blocks: tools, then system, then messages, with a hash chain over it.
 
-`chain[i]` is the hash of blocks 0..i without cache marks. It is what the prefix cache looks up, what thinking signatures
-are bound to, and (through `digests`) what the prefix watch compares. A chain is continued from the conversation's previous
-request as far as both agree.
+`chain[i]` is the hash of blocks 0..i without cache marks. It is what the prefix cache looks up, what thinking
+signatures are bound to, and (through `digests`) what the prefix watch compares. A chain is continued from the
+conversation's previous request as far as both agree.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def after(count: int, then: Any, *, first: Any = None) -> Script:
 
 
 def route(*rules: tuple[Predicate, Any], default: Any = None) -> Script:
-    """The script of the first rule whose predicate accepts the request. Without `default` an unmatched one is a fault."""
+    """The script of the first rule whose predicate accepts the request. Without `default` no match is a fault."""
     scripts = [(predicate, as_script(script)) for predicate, script in rules]
     fallback = None if default is None else as_script(default)
 

@@ -1,7 +1,7 @@
 """The fake Messages API: a real HTTP server on 127.0.0.1, in a thread and event loop of its own.
 
-The way of a request: headers → JSON → fields → model → shape, pairing and limits → thinking bindings → prefix watch → planned
-failures → script → answer. What the real API would refuse gets its error; what a correct client can never cause is a
+The way of a request: headers → JSON → fields → model → shape, pairing and limits → thinking bindings → prefix watch
+→ planned failures → script → answer. What the real API would refuse gets its error; what a correct client can never cause is a
 violation besides, and leaving the context manager with violations fails the test.
 
 Everything but reading the records happens on the server's own thread, so scripts need no locks.
@@ -22,10 +22,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from tests.support.fake_api import http, validation, wire
-from tests.support.fake_api.cache import Accounting, PromptCache
+from tests.support.fake_api import http, validation
+from tests.support.fake_api.answer import Accepted, Answerer, Conversation, Shared
+from tests.support.fake_api.cache import PromptCache
 from tests.support.fake_api.errors import Refusal, error_body, html_body
-from tests.support.fake_api.gates import Delay, Gate
 from tests.support.fake_api.models import MODELS, Model
 from tests.support.fake_api.parse import Parsed, parse
 from tests.support.fake_api.prompt import Head, Prompt, assemble, conversation_key, facts_of, head_of
@@ -37,29 +37,6 @@ from tests.support.fake_api.wire import Reply, as_reply, http_error
 
 MAX_BODY = 32 * 1024 * 1024
 _MAX_HEADS = 256
-
-
-@dataclass(slots=True)
-class _Conversation:
-    """What is remembered of one conversation between its requests."""
-
-    prompt: Prompt | None = None
-    requests: int = 0
-    pause_content: list[dict[str, Any]] | None = None
-
-
-@dataclass(slots=True)
-class _Accepted:
-    """A request that passed every check, and what its answer needs."""
-
-    request: Request
-    call: http.Call
-    model: Model
-    prompt: Prompt
-    binding: Binding
-    accounting: Accounting
-    conversation: _Conversation
-    end: End | None
 
 
 @dataclass(slots=True)
@@ -96,8 +73,8 @@ class FakeAPI:
 
     `requests` are the calls of `POST /v1/messages` in order of arrival, `calls` those of every route. `violations` are
     sentences; `prefix_breaks` what the prefix watch found. `allow_violations` is True, or parts of the texts that may
-    occur. `models` adds or replaces models, `windows` only their windows. `watch` names the kinds of prefix break that are
-    violations. `compaction_marker` is a text whose new appearance in a request excuses a changed prefix.
+    occur. `models` adds or replaces models, `windows` only their windows. `watch` names the kinds of prefix break that
+    are violations. `compaction_marker` is a text whose new appearance in a request excuses a changed prefix.
     """
 
     def __init__(
@@ -131,7 +108,7 @@ class FakeAPI:
         self._expected_key = expected_key
         self._without = frozenset(without)
         self._watched = frozenset(watch)
-        self._marker = compaction_marker.encode() if compaction_marker else None
+        self._marker = orjson.dumps(compaction_marker)[1:-1] if compaction_marker else None
         self._enforce_binding = enforce_binding
         self._html_413 = html_413
         self._max_body = max_body
@@ -145,10 +122,13 @@ class FakeAPI:
         self._cache = PromptCache(self._now)
         self._signatures = Signatures()
         self._watch = Watch()
-        self._conversations: dict[str, _Conversation] = {}
+        self._conversations: dict[str, Conversation] = {}
         self._heads: dict[bytes, Head] = {}
         self._ids = 0
         self._id_prefix = os.urandom(3).hex()
+        self._answers = Answerer(
+            Shared(self._cache, self._signatures, self._new_id, self._headers, self._ended, self._spawn)
+        )
         self._news = threading.Condition()
         self._connections: set[http.Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -296,15 +276,16 @@ class FakeAPI:
             call.hang_up()
 
     def _route(self, call: http.Call, request: Request, query: dict[str, list[str]]) -> None:
-        path = request.path
-        if call.method == "POST" and path.endswith("/v1/messages"):
+        path, posted = request.path, call.method == "POST"
+        if posted and path.endswith("/v1/messages"):
             self._message_call(call, request)
-        elif call.method == "POST" and path.endswith("/v1/messages/count_tokens") and "count_tokens" not in self._without:
+        elif posted and path.endswith("/v1/messages/count_tokens") and "count_tokens" not in self._without:
             self._count(call, request)
-        elif call.method == "GET" and "/v1/models" in path and "models" not in self._without:
+        elif not posted and "/v1/models" in path and "models" not in self._without:
             request.betas = validation.check_headers(request.headers, self._expected_key)
-            self._send(call, request, self._models(path.partition("/v1/models")[2].strip("/"), query, request), "models")
-        elif call.method == "GET" and path == "/__fake__/stats":
+            name = path.partition("/v1/models")[2].strip("/")
+            self._send(call, request, self._models(name, query, request), "models")
+        elif not posted and path == "/__fake__/stats":
             self._send(call, request, self.stats(), "stats")
         else:
             raise Refusal(f"{call.method} {path}: Not Found", status=404, violation=False)
@@ -349,7 +330,7 @@ class FakeAPI:
 
     def _count(self, call: http.Call, request: Request) -> None:
         parsed = self._parse(call, request)
-        model, prompt, _ = self._check(request, parsed, _Conversation(), counting=True)
+        model, prompt, _ = self._check(request, parsed, Conversation(), counting=True)
         self._bound(request, model, prompt)
         self._send(call, request, {"input_tokens": prompt.total}, "count_tokens")
 
@@ -362,9 +343,9 @@ class FakeAPI:
         accepted = self._accept(call, request)
         planned = self._planned_reply(request)
         if planned is not None:
-            self._answer(accepted, planned)
+            self._answers.answer(accepted, planned)
         elif request.body["max_tokens"] == 0:
-            self._answer(accepted, Reply(kind="warm", stop_reason="max_tokens", usage={"output_tokens": 0}))
+            self._answers.answer(accepted, Reply(kind="warm", stop_reason="max_tokens", usage={"output_tokens": 0}))
         else:
             self._ask_script(accepted)
 
@@ -377,8 +358,8 @@ class FakeAPI:
         return parsed
 
     def _check(
-        self, request: Request, parsed: Parsed, conversation: _Conversation | None, *, counting: bool = False
-    ) -> tuple[Model, Prompt, _Conversation]:
+        self, request: Request, parsed: Parsed, conversation: Conversation | None, *, counting: bool = False
+    ) -> tuple[Model, Prompt, Conversation]:
         body, version = parsed.body, request.headers["anthropic-version"]
         validation.check_fields(body, request.betas, version, counting=counting)
         request.model = body["model"]
@@ -392,7 +373,7 @@ class FakeAPI:
         validation.check_window(prompt.total, model.window)
         return model, prompt, conversation
 
-    def _accept(self, call: http.Call, request: Request) -> _Accepted:
+    def _accept(self, call: http.Call, request: Request) -> Accepted:
         parsed = self._parse(call, request)
         model, prompt, conversation = self._check(request, parsed, None)
         binding = self._bound(request, model, prompt)
@@ -402,7 +383,7 @@ class FakeAPI:
         end = self._watch_prefix(request, prompt, parsed.messages_raw)
         if not self._keep_bodies:
             request.raw = b""
-        return _Accepted(request, call, model, prompt, binding, accounting, conversation, end)
+        return Accepted(request, call, model, prompt, binding, accounting, conversation, end)
 
     def _head(self, body: dict[str, Any], betas: frozenset[str]) -> Head:
         """Tools and system, looked at once for as long as they stay the same."""
@@ -415,12 +396,12 @@ class FakeAPI:
             head = self._heads[key] = head_of(body)
         return head
 
-    def _conversation(self, request: Request, head: Head) -> _Conversation:
+    def _conversation(self, request: Request, head: Head) -> Conversation:
         key = request.headers.get("x-conversation")
         if key is None:
             key = conversation_key(head, request.messages)
         request.conversation = key
-        conversation = self._conversations.setdefault(key, _Conversation())
+        conversation = self._conversations.setdefault(key, Conversation())
         request.nth = conversation.requests
         conversation.requests += 1
         return conversation
@@ -465,7 +446,7 @@ class FakeAPI:
                 return http_error(429, headers={"retry-after": f"{max(wait, 0.001):.3f}"})
         return self._use(self._planned, request)
 
-    def _ask_script(self, accepted: _Accepted) -> None:
+    def _ask_script(self, accepted: Accepted) -> None:
         try:
             answer = self.script(accepted.request)
             if not inspect.isawaitable(answer):
@@ -474,41 +455,22 @@ class FakeAPI:
             self._script_failed(accepted)
             return
         if isinstance(answer, Reply):
-            self._answer(accepted, answer)
+            self._answers.answer(accepted, answer)
         else:
             self._spawn(accepted.call, self._await_script(accepted, answer))
 
-    async def _await_script(self, accepted: _Accepted, answer: Any) -> None:
+    async def _await_script(self, accepted: Accepted, answer: Any) -> None:
         try:
             reply = as_reply(await answer)
         except Exception:  # as above
             self._script_failed(accepted)
             return
-        await self._perform(accepted, reply)
+        await self._answers.perform(accepted, reply)
 
-    def _script_failed(self, accepted: _Accepted) -> None:
+    def _script_failed(self, accepted: Accepted) -> None:
         self.violations.append(f"request {accepted.request.number}: the script failed:\n{traceback.format_exc()}")
-        self._answer(accepted, http_error(500, message="the script failed", headers={"x-should-retry": "false"}))
-
-    # ------------------------------------------------------------ answering
-
-    def _answer(self, accepted: _Accepted, reply: Reply) -> None:
-        """At once where nothing has to be waited for, else in a task of its own."""
-        if reply.hold or reply.torn or reply.ending or any(isinstance(p, Gate | Delay) for p in reply.parts):
-            self._spawn(accepted.call, self._perform(accepted, reply))
-        elif any(isinstance(p, wire.Text | wire.ToolUse) and _pauses(p) for p in reply.parts):
-            self._spawn(accepted.call, self._perform(accepted, reply))
-        elif reply.error is not None or reply.body is not None:
-            self._literal(accepted, reply)
-        else:
-            plan = self._begin(accepted, reply)
-            if accepted.request.body.get("stream"):
-                data = b"".join(_event(item, reply) for item in plan.items)  # type: ignore[arg-type]
-                accepted.call.write(accepted.call.stream(self._headers(reply)) + http.chunk(data, last=True))
-                self._done(accepted, reply, plan)
-                accepted.call.finish()
-            else:
-                self._whole(accepted, reply, plan)
+        reply = http_error(500, message="the script failed", headers={"x-should-retry": "false"})
+        self._answers.answer(accepted, reply)
 
     def _spawn(self, call: http.Call, work: Any) -> None:
         assert self._loop is not None
@@ -520,122 +482,6 @@ class FakeAPI:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.violations.append("the fake itself failed:\n" + "".join(traceback.format_exception(error)))
-
-    async def _perform(self, accepted: _Accepted, reply: Reply) -> None:
-        for pause in reply.hold:
-            await pause.pass_through()
-        if reply.error is not None or reply.body is not None:
-            self._literal(accepted, reply)
-        elif reply.ending is not None and reply.keep == 0 and not reply.parts and await self._mute(accepted, reply):
-            return
-        elif accepted.request.body.get("stream"):
-            await self._stream(accepted, reply)
-        else:
-            await self._unstreamed(accepted, reply)
-
-    async def _mute(self, accepted: _Accepted, reply: Reply) -> bool:
-        """A connection that ends, or stalls, before any header."""
-        ending = reply.ending
-        assert ending is not None
-        if ending.kind not in ("drop", "stall") or ending.every is not None:
-            return False
-        self._mark(accepted.request, reply, 0)
-        if ending.kind == "stall":
-            await asyncio.Event().wait()
-        self._ended(accepted.request)
-        accepted.call.hang_up()
-        return True
-
-    async def _stream(self, accepted: _Accepted, reply: Reply) -> None:
-        writer = _Writer(accepted.call, accepted.call.stream(self._headers(reply)), reply.torn)
-        plan = self._begin(accepted, reply)
-        for item in plan.items:
-            if isinstance(item, Gate | Delay):
-                writer.flush()
-                await item.pass_through()
-            else:
-                writer.add(_event(item, reply))
-        if reply.ending is not None:
-            await self._break_off(accepted, reply, plan, writer)
-            return
-        await writer.close()
-        self._done(accepted, reply, plan)
-        accepted.call.finish()
-
-    async def _break_off(self, accepted: _Accepted, reply: Reply, plan: wire.Plan, writer: _Writer) -> None:
-        ending = reply.ending
-        assert ending is not None
-        accepted.request.content = plan.content
-        if ending.kind == "error":
-            writer.add(wire.error_sse(ending, self._new_id("req")))
-        elif ending.kind == "stall":
-            await self._stall(ending, writer)
-        elif ending.kind == "drop":
-            writer.flush()
-            self._ended(accepted.request)
-            accepted.call.hang_up()
-            return
-        await writer.close()
-        self._ended(accepted.request)
-        accepted.call.finish()
-
-    async def _stall(self, ending: wire.Ending, writer: _Writer) -> None:
-        writer.flush(always=True)
-        while ending.every is not None:
-            writer.add(_event(wire.PING, None))
-            writer.flush()
-            await asyncio.sleep(ending.every)
-        await asyncio.Event().wait()
-
-    async def _unstreamed(self, accepted: _Accepted, reply: Reply) -> None:
-        """The same answers and failures for a client that did not ask for a stream."""
-        plan = self._begin(accepted, reply)
-        for item in plan.items:
-            if isinstance(item, Gate | Delay):
-                await item.pass_through()
-        ending = reply.ending
-        if ending is None:
-            self._whole(accepted, reply, plan)
-        elif ending.kind == "error":
-            status = {"overloaded_error": 529, "rate_limit_error": 429}.get(ending.type, 500)
-            self._literal(accepted, http_error(status, ending.type, ending.message))
-        elif ending.kind == "stall":
-            await asyncio.Event().wait()
-        else:
-            self._ended(accepted.request)
-            accepted.call.hang_up()
-
-    def _whole(self, accepted: _Accepted, reply: Reply, plan: wire.Plan) -> None:
-        self._done(accepted, reply, plan)
-        accepted.call.respond(200, self._headers(reply), orjson.dumps(plan.message), "application/json")
-
-    def _literal(self, accepted: _Accepted, reply: Reply) -> None:
-        self._mark(accepted.request, reply, reply.status)
-        headers = self._headers(reply)
-        body = reply.error_bytes(headers["request-id"]) if reply.body is None else reply.body
-        self._ended(accepted.request)
-        accepted.call.respond(reply.status, headers, body, reply.content_type or "application/json")
-
-    def _begin(self, accepted: _Accepted, reply: Reply) -> wire.Plan:
-        """The response begins: what the request wrote to the cache can be read from now on."""
-        self._mark(accepted.request, reply, 200)
-        self._cache.began(accepted.model, accepted.accounting)
-        if accepted.request.dropped and "thinking-binding-controls-2026-08-01" in accepted.request.betas:
-            reply = replace(
-                reply, extra={**reply.extra, "input_transformations": [d.entry() for d in accepted.request.dropped]}
-            )
-        context = _Context(self, accepted, _shows_thinking(accepted))
-        return wire.render(reply, context, model=accepted.model.id, prompt_usage=accepted.request.usage)
-
-    def _done(self, accepted: _Accepted, reply: Reply, plan: wire.Plan) -> None:
-        accepted.request.content = plan.content
-        accepted.conversation.pause_content = plan.content if plan.stop_reason == "pause_turn" else None
-        if accepted.end is not None and reply.whole:
-            accepted.end.answered = True
-        self._ended(accepted.request)
-
-    def _mark(self, request: Request, reply: Reply, status: int) -> None:
-        request.kind, request.status = reply.kind, status
 
     def _ended(self, request: Request) -> None:
         request.ended = time.monotonic()
@@ -687,88 +533,3 @@ class FakeAPI:
 
     def _now(self) -> float:
         return time.monotonic() + self._clock_offset
-
-
-@dataclass(slots=True)
-class _Context:
-    """What blocks need of the request they answer; see `wire.Context`."""
-
-    api: FakeAPI
-    accepted: _Accepted
-    show_thinking: bool
-    thoughts: int = 0
-
-    def new_id(self, prefix: str) -> str:
-        return self.api._new_id(prefix)
-
-    def sign_thinking(self, text: str) -> str:
-        self.thoughts += 1
-        return self.api._signatures.thinking(text, self.accepted.model, self.accepted.binding, self.thoughts - 1)
-
-    def sign_compaction(self, summary: str) -> str:
-        return self.api._signatures.compaction(summary, self.accepted.binding)
-
-    def accept(self, signature: str) -> None:
-        self.thoughts += 1
-        self.api._signatures.literals.add(signature)
-
-
-class _Writer:
-    """Collects events and writes them joined, up to the next pause."""
-
-    def __init__(self, call: http.Call, head: bytes, torn: int) -> None:
-        self._call = call
-        self._head = head
-        self._torn = torn
-        self._pending: list[bytes] = []
-        self._held: list[bytes] = []  # of a torn reply
-
-    def add(self, data: bytes) -> None:
-        self._pending.append(data)
-
-    def flush(self, *, always: bool = False) -> None:
-        if not self._pending and not always and not self._head:
-            return
-        data, self._pending = b"".join(self._pending), []
-        head, self._head = self._head, b""
-        if self._torn and data:
-            self._call.write(head)
-            for at in range(0, len(data), self._torn):
-                self._call.write(http.chunk(data[at : at + self._torn]))
-            return
-        if head or data:
-            self._call.write(head + http.chunk(data))
-
-    async def close(self) -> None:
-        if self._torn:
-            await self._trickle()
-            self._call.write(http.chunk(b"", last=True))
-            return
-        data, self._pending = b"".join(self._pending), []
-        head, self._head = self._head, b""
-        self._call.write(head + http.chunk(data, last=True))
-
-    async def _trickle(self) -> None:
-        """One small chunk at each turn of the loop, so that they travel apart."""
-        data, self._pending = b"".join(self._pending), []
-        head, self._head = self._head, b""
-        self._call.write(head)
-        for at in range(0, len(data), self._torn):
-            self._call.write(http.chunk(data[at : at + self._torn]))
-            await asyncio.sleep(0)
-
-
-def _event(item: wire.Event, reply: Reply | None) -> bytes:
-    name, data = item
-    return wire.sse(name, orjson.dumps(data), event_lines=reply is None or reply.event_lines)
-
-
-def _pauses(part: wire.Text | wire.ToolUse) -> bool:
-    if isinstance(part, wire.ToolUse):
-        return part.within is not None
-    return any(isinstance(p, Gate | Delay) for p in part.parts)
-
-
-def _shows_thinking(accepted: _Accepted) -> bool:
-    config = accepted.request.body.get("thinking") or {}
-    return (config.get("display") or accepted.model.display) == "summarized"

@@ -1,8 +1,9 @@
 """Thinking signatures and compaction signatures: issued by the fake, checked when they come back.
 
 A thinking signature names its model, how many blocks stood before the answer, the chain hash of those blocks (on models
-that bind), how many thinking blocks the answer had before it, and a digest of its own text. So any edit of tools, system
-or earlier messages shows, and so does an edit of the thinking itself. A signature of another model is dropped without an error, as the real API drops it.
+that bind), how many thinking blocks the answer had before it, and a digest of its own text. So any edit of tools,
+system or earlier messages shows, and so does an edit of the thinking itself. A signature of another model is dropped
+without an error, as the real API drops it.
 
 A compaction block stands for the blocks it covers: after it, the chain goes on from where the covered prefix ended, so
 that thinking of the turns kept behind it remains valid.
@@ -66,9 +67,9 @@ class Signatures:
         if signature not in self._covered:
             if signature in self.literals or block["content"] is None or not signature:
                 return Binding(prompt.chain)
-            raise Refusal("messages.0.content.0: invalid compaction signature", error_code="compaction_signature_invalid")
+            raise _invalid("the signature of the compaction block is not valid", "compaction_signature_invalid")
         if signature != _compaction(block["content"], *self._covered[signature]):
-            raise Refusal("messages.0.content.0: compaction content was changed", error_code="compaction_content_mismatch")
+            raise _invalid("the content of the compaction block was changed", "compaction_content_mismatch")
         last, covered = self._covered[signature]
         chain = [last]
         for digest in prompt.digests[prompt.starts[0] + 1 :]:
@@ -127,6 +128,10 @@ class Signatures:
         if same and _thinking_between(prompt, number, index, between) == before:
             return None
         return "prefix_binding_mismatch"
+
+
+def _invalid(text: str, code: str) -> Refusal:
+    return Refusal(f"messages.0.content.0: {text}", error_code=code)
 
 
 def _signed(block: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """Constructors of answers, and how they become the events of a stream.
 
 Blocks (`text`, `tool_use`, `thinking` …) are put together by `message`; a block or a string alone is a whole answer.
-`Gate` and `delay` may stand between blocks and between the pieces of a text. What goes wrong is wrapped around an answer:
-`drop(after=text("half"))`. Everything is a frozen value: one reply may answer many requests.
+`Gate` and `delay` may stand between blocks and between the pieces of a text. What goes wrong is wrapped around an
+answer: `drop(after=text("half"))`. Everything is a frozen value: one reply may answer many requests.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def ping() -> RawEvent:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a stream breaks off: `error` (event bytes), `drop`, `stall` (pings every so many seconds, or silence), `eof`."""
+    """How a stream breaks off: `error` (event bytes), `drop`, `stall` (pings at an interval, or silence), `eof`."""
 
     kind: str
     type: str = ""

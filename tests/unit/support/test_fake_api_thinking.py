@@ -137,7 +137,8 @@ def test_cache_marks_do_not_matter_to_the_binding() -> None:
     with bound_api() as api:
         messages = talk(api, cache_control={"type": "ephemeral"})
         marked = [*messages[:-1], user([{"type": "text", "text": "and more", "cache_control": {"type": "ephemeral"}}])]
-        stream(api, marked, system=[{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}], tools=[READ])
+        system = [{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}]
+        stream(api, marked, system=system, tools=[READ])
 
 
 def test_thinking_inside_a_tool_turn_is_bound_too() -> None:
