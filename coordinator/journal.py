@@ -81,7 +81,7 @@ class History:
 def load_history(store: Store, agent_id: str, is_read_only: Callable[[str, Block], bool]) -> History:
     """The stored conversation of `agent_id` from its last compaction on, mended so that it can be sent.
     `is_read_only(name, input)` says of a call whether it can have had an effect."""
-    rows, steps = store.read(lambda conn: (transcripts.load(conn, agent_id), transcripts.steps_of(conn, agent_id)))
+    rows, steps = store.read(lambda conn: (transcripts.load(conn, agent_id), transcripts.steps(conn, agent_id)))
     stored = [from_record(row) for row in rows]
     messages = tuple(message for message in after_boundary(stored) if message.kind not in NOT_SPOKEN)
     added = repair(messages, [to_step(step) for step in steps], is_read_only)

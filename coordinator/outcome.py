@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.states import TaskStatus
+from worker_agent.errors import ErrorKind
 from worker_agent.events import Result
 
 SALVAGED = "[The last answer was empty. This is the last text before it.]\n\n"
@@ -31,13 +32,14 @@ class Ended:
 def ended(result: Result) -> Ended:
     if result.reason == "completed" and not result.is_error and result.text.strip():
         return Ended(status=TaskStatus.COMPLETED, result=result.text, end_reason=result.reason)
+    empty = result.salvaged and result.error_kind in (None, ErrorKind.EMPTY_ANSWER)
     return Ended(
         status=TaskStatus.FAILED,
-        result=(SALVAGED if result.salvaged else "") + result.text,
+        result=(SALVAGED if empty and result.text else "") + result.text,
         end_reason=_reason(result),
         error=result.error or "the worker ended without an answer",
         error_class=result.error_kind or _error_class(result),
-        retryable=result.retryable or result.reason in WORTH_RETRYING or result.salvaged,
+        retryable=result.retryable or result.reason in WORTH_RETRYING or empty,
     )
 
 
