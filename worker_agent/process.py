@@ -34,11 +34,12 @@ from worker_agent.process_tree import (
     find_tree,
     set_subreaper,
     start_time,
+    sweep_zombies,
 )
 
 __all__ = [
     "SHELL_MARKER", "TASK_MARKER", "ProcessTree", "ShellOutcome", "Survivor",
-    "end_tree", "find_tree", "run_shell", "set_subreaper", "start_time",
+    "end_tree", "find_tree", "run_shell", "set_subreaper", "start_time", "sweep_zombies",
 ]  # fmt: skip
 
 DRAIN = 0.1  # seconds to wait for the end of the pipe after the shell ended
@@ -47,13 +48,14 @@ CARRY = 4096  # characters of an unfinished line kept back, so that a secret is 
 MAX_COMMAND = 100_000  # bytes; the kernel takes 128 KiB in one variable
 BINARY_SHARE = 0.1  # share of control and replacement characters from which output counts as binary
 _COMMAND = "COORDINATOR_COMMAND"
+_BASH = ("--noprofile", "--norc", "-c")
 
 # The command is evaluated on line 1, so that line numbers in messages are its own. The directory it ends in goes to a
 # private descriptor: by the trap when it calls `exit`, and by hand where it set a trap of its own.
 _PRELUDE = """\
-trap 'command pwd -P >&{fd} 2>/dev/null || :' EXIT
-pkill() {{ if command pkill -A -h >/dev/null 2>&1; then command pkill -A "$@"; else command pkill "$@"; fi; }}
-pgrep() {{ if command pgrep -A -h >/dev/null 2>&1; then command pgrep -A "$@"; else command pgrep "$@"; fi; }}
+trap 'command pwd -P >&{fd} 2>/dev/null || :' EXIT; \
+pkill() {{ if command pkill -A -h >/dev/null 2>&1; then command pkill -A "$@"; else command pkill "$@"; fi; }}; \
+pgrep() {{ if command pgrep -A -h >/dev/null 2>&1; then command pgrep -A "$@"; else command pgrep "$@"; fi; }}; \
 eval "unset {name}; ${name}"
 set -- "$?"
 command pwd -P >&{fd} 2>/dev/null || :
@@ -116,6 +118,7 @@ async def run_shell(
     finally:
         shell.close()
         output.close_unless_held()
+        sweep_zombies()
 
 
 async def _attend(
@@ -218,7 +221,7 @@ class _Shell:
             self._read, self._write = os.pipe()
             prelude = _PRELUDE.format(fd=self._write, name=_COMMAND)
             bash = shutil.which("bash")
-            argv: Sequence[str] = [bash, "--noprofile", "--norc", "-c", prelude] if bash else ["/bin/sh", "-c", prelude]
+            argv: Sequence[str] = [bash, *_BASH, prelude, "bash"] if bash else ["/bin/sh", "-c", prelude, "sh"]
         else:
             argv = list(command)
         self._argv = wrap(argv, cwd) if wrap else argv

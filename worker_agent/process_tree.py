@@ -14,7 +14,8 @@ environment *and* leads a session of its own *and* lost its parent before the fi
 it is at least a child of this process, not of init.
 
 Ending is TERM, a grace period, KILL, repeated until two scans in a row find nothing; what is left is named. This
-process and its ancestors are never signalled. A zombie counts as gone; adopted ones are reaped here.
+process and its ancestors are never signalled. A zombie counts as gone. Those that became ours by adoption are reaped
+here: at once where we know them as such, else when nobody else has reaped them for `ZOMBIE_AGE` seconds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -33,7 +35,8 @@ TASK_MARKER = "COORDINATOR_TASK_ID"
 SHELL_MARKER = "COORDINATOR_SHELL_ID"
 
 KILL_BOUND = 3.0  # seconds of scanning after the first KILL; what lives then is a survivor
-REAP_PATIENCE = 0.1  # seconds that asyncio has to reap its own child before a zombie counts as adopted
+REAP_PATIENCE = 0.1  # seconds that asyncio has to reap its own child before a zombie of the tree counts as adopted
+ZOMBIE_AGE = 1.0  # the same for a zombie of which we know nothing
 SAME_START = 1.5  # seconds by which two readings of one start time may differ: the boot time is read off a clock
 _GONE = frozenset({psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
 
@@ -68,14 +71,16 @@ def start_time(pid: int) -> float | None:
         return None
 
 
-def set_subreaper() -> bool:
-    """Make this process the parent of orphans below it (Linux), so that a daemon stays findable. Whether it worked."""
+def set_subreaper(wanted: bool = True) -> bool:
+    """Make this process the parent of orphans below it (Linux), so that a daemon stays findable; or, with False, stop
+    it. Whether it worked."""
     if sys.platform != "linux":
         return False
     import ctypes
 
     pr_set_child_subreaper = 36
-    return ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
+    _adopted.expected = wanted
+    return ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, int(wanted), 0, 0, 0) == 0
 
 
 def find_tree(pid: int | None, start_time: float | None = None, marker: str | None = None) -> list[Survivor]:
@@ -140,6 +145,7 @@ class ProcessTree:
     def _look(self) -> set[int]:
         """Read the process table and take in every process that belongs; the pids that must not be signalled."""
         self._rows = _table()
+        _adopted.reap(self._rows)
         protected = _lineage(self._rows, os.getpid())
         self._forget_reused(protected)
         candidates = [r for r in self._rows.values() if not r.gone and r.pid not in self._members]
@@ -219,24 +225,63 @@ class ProcessTree:
 
     async def _reap(self, clock: Clock) -> None:
         """Collect zombies that became ours by adoption. What asyncio started it reaps itself, at once."""
-        if self._zombies(self._members):
-            self._wait_for(self._zombies(self._orphanable))
+        for pid in self._zombies(self._orphanable):
+            _wait_for(pid)
+            del self._rows[pid]
         if self._zombies(self._members):
             await clock.sleep(REAP_PATIENCE)
             self._rows = _table()
-            self._wait_for(self._zombies(self._members))
+            for pid in self._zombies(self._members):
+                _wait_for(pid)
 
     def _zombies(self, pids: Iterable[int]) -> list[int]:
         rows = (self._rows.get(pid) for pid in pids)
         return [r.pid for r in rows if r is not None and r.gone and r.parent == os.getpid()]
 
-    def _wait_for(self, pids: Iterable[int]) -> None:
-        for pid in pids:
-            try:
-                os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
-            self._rows.pop(pid, None)
+
+class _Adopted:
+    """Zombies below this process that nobody waits for: orphans of trees, which a sub-reaper inherits."""
+
+    def __init__(self) -> None:
+        self.expected = False  # this process is a sub-reaper
+        self._seen: dict[tuple[int, float], float] = {}
+        self._swept = 0.0
+
+    def sweep(self) -> None:
+        """Reap what is old enough; costs one system call when there is no zombie at all."""
+        now = time.monotonic()
+        if not self.expected or now - self._swept < ZOMBIE_AGE:
+            return
+        try:
+            waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if waiting is not None:
+            self._swept = now
+            self.reap(_table())
+
+    def reap(self, rows: dict[int, _Row]) -> None:
+        now = time.monotonic()
+        ours = {(r.pid, r.start) for r in rows.values() if r.gone and r.parent == os.getpid()}
+        self._seen = {key: self._seen.get(key, now) for key in ours}
+        for (pid, _), since in self._seen.items():
+            if self.expected and now - since >= ZOMBIE_AGE:
+                _wait_for(pid)
+
+
+_adopted = _Adopted()
+
+
+def sweep_zombies() -> None:
+    """Reap orphans that died as our children. Cheap: to be called now and then where `set_subreaper` is in force."""
+    _adopted.sweep()
+
+
+def _wait_for(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass  # somebody else did
 
 
 def _entries(marker: str | None) -> frozenset[tuple[str, str]]:

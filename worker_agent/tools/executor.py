@@ -18,6 +18,7 @@ that is not safe beside others waits for all before it and holds back all after 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import StrEnum
 
@@ -73,7 +74,7 @@ def admits(candidate_safe: bool, running_safe: Sequence[bool], limit: int) -> bo
 
 class _Call:
     __slots__ = (
-        "announced", "block", "entered", "free", "invalid", "outcome", "parked", "read_only", "safe", "state", "task", "tool",
+        "announced", "block", "entered", "invalid", "outcome", "parked", "read_only", "safe", "state", "task", "tool",
     )  # fmt: skip
 
     def __init__(self, block: Block, tool: Tool | None, invalid: str | None) -> None:
@@ -90,7 +91,6 @@ class _Call:
         self.announced = False  # observers know that it started
         self.entered = False  # the tool itself began
         self.parked: asyncio.Future[None] | None = None  # waits to run alone after all
-        self.free = False  # does not hold a place any more
 
     def move(self, to: CallState) -> None:
         if to not in MOVES[self.state]:
@@ -104,10 +104,6 @@ class _Call:
     @property
     def name(self) -> str:
         return str(self.block.get("name"))
-
-    @property
-    def running(self) -> bool:
-        return self.state is CallState.EXECUTING and not self.free and self.parked is None
 
 
 class StreamingToolExecutor:
@@ -130,6 +126,8 @@ class StreamingToolExecutor:
         self._on_event = on_event
         self._on_outcome = on_outcome
         self._calls: list[_Call] = []
+        self._queued: deque[_Call] = deque()
+        self._executing: list[_Call] = []  # those that hold a place
         self._closed = False  # nothing starts any more
         self._waiters: list[asyncio.Future[None]] = []
         self._failure: BaseException | None = None
@@ -142,7 +140,9 @@ class StreamingToolExecutor:
         call = _Call(block, self._registry.get(str(block.get("name"))), invalid)
         self._calls.append(call)
         if self._closed:
-            self._end_synthetic(call, "stopped before it began")
+            self._end_synthetic(call, "stopped")
+            return
+        self._queued.append(call)
         self._pump()
 
     @property
@@ -215,25 +215,24 @@ class StreamingToolExecutor:
         """Let start what may start, in order."""
         if self._closed:
             return
-        running = [call.safe for call in self._calls if call.running]
-        for call in self._calls:
-            if call.parked is not None:
-                if not running and not call.parked.done():
-                    call.parked.set_result(None)
-                return  # it runs alone, and before everything behind it
-            if call.state is CallState.QUEUED:
-                if not admits(call.safe, running, self._limit):
-                    return
-                running.append(call.safe)
-                call.move(CallState.EXECUTING)
-                call.task = asyncio.get_running_loop().create_task(self._run(call))
+        running = [call.safe for call in self._executing if call.parked is None]
+        if alone := next((call.parked for call in self._executing if call.parked is not None), None):
+            if not running and not alone.done():
+                alone.set_result(None)
+            return  # it runs alone, and before everything behind it
+        while self._queued and admits(self._queued[0].safe, running, self._limit):
+            call = self._queued.popleft()
+            running.append(call.safe)
+            call.move(CallState.EXECUTING)
+            self._executing.append(call)
+            call.task = asyncio.get_running_loop().create_task(self._run(call))
 
     async def _run(self, call: _Call) -> None:
         try:
             call.outcome = await self._outcome(call)
             await self._complete(call, call.outcome)
         except Exception as error:  # nothing of the call itself: what stores or observes it failed
-            self._fail(call, error)
+            self._fail(error)
 
     async def _outcome(self, call: _Call) -> ToolOutcome:
         context = self._context.for_call(call.id, lambda text: self._progress(call, text))
@@ -271,7 +270,7 @@ class StreamingToolExecutor:
             call.parked = None
 
     async def _complete(self, call: _Call, outcome: ToolOutcome) -> None:
-        call.free = True
+        self._executing.remove(call)
         self._on_event(ToolFinished(call.id, call.name, outcome.is_error, outcome.duration))
         self._pump()
         if self._on_outcome is not None:
@@ -280,14 +279,13 @@ class StreamingToolExecutor:
             call.move(CallState.COMPLETED)
         self._wake()
 
-    def _fail(self, call: _Call, error: Exception) -> None:
-        call.free = True
+    def _fail(self, error: Exception) -> None:
         self._closed = True
         self._failure = self._failure or error
         self._wake()
 
     def _progress(self, call: _Call, text: str) -> None:
-        if call.state is CallState.EXECUTING and not call.free:
+        if call.outcome is None and call.state is CallState.EXECUTING:
             self._on_event(ToolProgress(call.id, self._context.redact(text)))
 
     # ── ending ─────────────────────────────────────────────────────────────────────────────────────────────────────
