@@ -52,7 +52,7 @@ class Sandbox:
         return [self.program, *self._options(cwd), "--chdir", str(cwd), "--", *argv]
 
     def _options(self, cwd: Path) -> Iterator[str]:
-        yield from ("--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
+        yield from ("--die-with-parent", "--cap-drop", "ALL", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
         if not self.network:
             yield "--unshare-net"
         yield from ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from worker_agent.tools.rules import WILD, Behavior, Kind, Places, Rule, RuleSet, inside, resolve
+from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet, inside, resolve
 from worker_agent.tools.shell_carriers import Words, git_parts, readings, stripped
 from worker_agent.tools.shell_parser import Unparsable, parse_cached
 from worker_agent.tools.shell_readonly import (
-    all_read_only, free_target, part_read_only, read_paths, safe_assignment, unwrapped,
+    all_read_only, cd_beside_git, free_target, read_paths, safe_assignment, unwrapped, words_read_only,
 )  # fmt: skip
 from worker_agent.tools.shell_words import SimpleCommand, Word
 
@@ -154,11 +154,10 @@ class ShellJudge:
             free = self._part_free(command, bases)
             if not rule and not free:
                 return None
-            if not self._writes_inside(command, bases) and not self._edit_allowed(command, bases):
+            edits = None if whole else self._edit_rule(command, bases)
+            if self._writes(command) and not whole and not edits:
                 return None
-            if command.redirects and not whole and not self._edit_allowed(command, bases) and self._writes(command):
-                return None
-            deciding = deciding or (None if free and not whole else rule)
+            deciding = deciding or edits or (None if free and not whole else rule)
         return deciding
 
     def why_not(self) -> str:
@@ -169,7 +168,7 @@ class ShellJudge:
         for command, bases in self._standing():
             if command.opaque:
                 return command.opaque
-            if self._writes(command) and not self._edit_allowed(command, bases):
+            if self._writes(command) and not self._edit_rule(command, bases):
                 return f"no rule allows writing to {next(r.target.raw for r in command.redirects if r.writes and r.target)}"
             if not self._covering(command) and not self._part_free(command, bases):
                 return f"no rule allows `{_shown(command)}`"
@@ -185,7 +184,7 @@ class ShellJudge:
 
     def _covers(self, rule: Rule, command: SimpleCommand) -> bool:
         if command.opaque or not command.words:
-            return rule.kind is Kind.WHOLE
+            return False
         if rule.kind is not Kind.SHELL:
             return False
         assignments = " ".join(f"{a.name}={a.value.raw}" for a in command.assignments)
@@ -202,9 +201,9 @@ class ShellJudge:
         return rule.exact or (words[0].static and _prefix_can_cover(rule, words))
 
     def _part_free(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
-        beside_git = not all_read_only([c for c in self._own if part_read_only(c)])
-        names_git = bool(command.words) and unwrapped(command.words)[0].text in ("cd", "git")
-        return part_read_only(command) and self._place_free(command, bases) and not (beside_git and names_git)
+        """Free beside parts that need a rule. Its redirections are looked at apart."""
+        moves = bool(command.words) and unwrapped(command.words)[0].text in ("cd", "git") and cd_beside_git(self._own)
+        return words_read_only(command) and self._place_free(command, bases) and not moves
 
     # places
 
@@ -273,27 +272,29 @@ class ShellJudge:
                 yield from (("Edit", word, bases or (self.cwd,)) for word in words[1:] if not word.text.startswith("-"))
 
     def _writes(self, command: SimpleCommand) -> list[Word]:
-        return [r.target for r in command.redirects if r.writes and r.target and not free_target(r.target)]
+        targets = [r.target for r in command.redirects if r.writes and r.target and not free_target(r.target)]
+        return [target for target in targets if not target.raw.startswith(">(")]
 
     def _writes_inside(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
         return all(self._writable(word, bases) for word in self._writes(command))
 
     def _writable(self, word: Word, bases: tuple[Path, ...] | None) -> bool:
-        if word.raw.startswith(">("):
-            return True
         candidates = list(self._candidates(word, bases))
         return bool(candidates) and all(
             inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots) for path in candidates
         )
 
-    def _edit_allowed(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
+    def _edit_rule(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> Rule | None:
+        """A rule that allows a redirection of this part, if rules allow every one of them."""
         rules = [rule for rule in self.rules.allow if rule.names("Edit") and rule.kind in (Kind.PATH, Kind.WHOLE)]
+        deciding = None
         for word in self._writes(command):
-            candidates = list(self._candidates(word, bases))
-            covered = [any(rule.matches_path(path, self.places) for rule in rules) for path in candidates]
-            if not word.raw.startswith(">(") and not (covered and all(covered)):
-                return False
-        return True
+            for path in list(self._candidates(word, bases)) or [None]:
+                rule = next((r for r in rules if path and r.matches_path(path, self.places)), None)
+                if rule is None:
+                    return None
+                deciding = deciding or rule
+        return deciding
 
 
 _READERS = frozenset("cat head tail grep find wc diff stat du ls sed awk less more nl sort cut rg xxd od strings base64".split())
@@ -335,4 +336,4 @@ def _git_can_be_covered(rule: Rule, words: Words) -> bool:
             return False
     if not rest:
         return True
-    return rest[0].text in _GIT_VERBS or any(rest[0].raw in (rule.specifier or "").split() for _ in (0,))
+    return rest[0].text in _GIT_VERBS or rest[0].raw in (rule.specifier or "").replace(":*", "").split()

@@ -110,6 +110,7 @@ _WORDS = frozenset(
     command_substitution process_substitution arithmetic_expansion brace_expression variable_name special_variable_name
     subscript test_operator regex extglob_pattern""".split()
 )
+_SUBSTITUTIONS = frozenset({"command_substitution", "expansion", "arithmetic_expansion"})
 _RESERVED = frozenset(
     "{ } ( ) (( [[ ! if then elif else fi for select while until do done case esac in function time coproc".split()
 )
@@ -138,6 +139,7 @@ class _Reader:
     computed: set[str] = field(default_factory=set)  # variables that arithmetic evaluates
     assigned: dict[str, bool] = field(default_factory=dict)  # variable → every value is a plain number
     values: dict[str, list[Word] | None] = field(default_factory=dict)  # None: a value nobody knows
+    functions: set[str] = field(default_factory=set)  # defined for certain so far
 
     @classmethod
     def read(cls, command: str, level: int) -> list[SimpleCommand] | Unparsable:
@@ -173,7 +175,8 @@ class _Reader:
         if root.has_error:
             self._fail("the command does not parse")
         for start, end in _gaps(root, self.source):
-            if self.source[start:end].replace(b"\\\n", b"").strip(b" \t\n"):
+            # A lone `-` before a here-document is lost by the grammar and means nothing to a rule.
+            if self.source[start:end].replace(b"\\\n", b"").strip(b" \t\n") not in (b"", b"-"):
                 self._fail("a part of the command was not understood")
 
     def _fail(self, reason: str) -> None:
@@ -284,16 +287,19 @@ class _Reader:
         return re.sub(r"\$\w+|\$\{[^}]*\}|\$\(.*?\)", WILD, text, flags=re.DOTALL)
 
     def _missed_substitution(self, at: int, end: int) -> tuple[int, int]:
-        """The grammar overlooks backquotes at the start of a here-document's line. Gives the stretch that was read."""
-        match = re.compile(rb"`((?:[^`\\]|\\.)*)`", re.DOTALL).match(self.source, at, end)
-        if match is None or self.level >= MAX_CARRIED:
+        """The grammar overlooks substitutions in some places of a here-document: read the one at `at` as a word of its own.
+        Gives the stretch that was read."""
+        inner = _Reader(b": " + self.source[at:end], self.level + 1)
+        node = _tree(inner.source).root_node.descendant_for_byte_range(2, 3)
+        while node is not None and node.type not in _SUBSTITUTIONS and node.parent is not None and node.parent.start_byte == 2:
+            node = node.parent
+        if node is None or node.type not in _SUBSTITUTIONS or node.has_error or self.level >= MAX_CARRIED:
             self._fail("a substitution in a here-document was not understood")
             return at, end
-        parsed = _parse(re.sub(rb"\\([`\\$])", rb"\1", match[1]).decode("utf-8", "replace"), self.level + 1)
-        if isinstance(parsed, Unparsable):
-            self._fail(parsed.reason)
-        self.commands += parsed.commands if isinstance(parsed, Unparsable) else parsed
-        return match.span()
+        inner._word(node, 0)
+        self.commands += inner.commands
+        self.problem = self.problem or inner.problem
+        return at, at + node.end_byte - 2
 
     def _visit_herestring_redirect(self, node: Any, scope: _Scope, depth: int) -> None:
         self._children(node, _Scope(), depth)
@@ -332,6 +338,7 @@ class _Reader:
                 documents=scope.documents,
                 piped=scope.piped,
                 repeats=scope.repeats,
+                defined=bool(words) and words[0].raw in self.functions,
             )
         )
 
@@ -385,6 +392,9 @@ class _Reader:
         self._children(node, replace(scope, repeats=True), depth)
 
     def _visit_function_definition(self, node: Any, scope: _Scope, depth: int) -> None:
+        name = node.child_by_field_name("name")
+        if name is not None and node.parent is not None and node.parent.type == "program":
+            self.functions.add(self._text(name))  # only there it is certain that later calls mean this body
         redirects, documents, extra = self._redirects(node, scope, depth)
         if documents or extra:
             self._fail("a function with a here-document")

@@ -50,7 +50,7 @@ _GIT_VERBS = frozenset(
     var cherry range-diff version""".split()
 )
 _GIT_WRITES = re.compile(
-    r"--ou(t|tp|tpu|tput(=.*)?)?$|--ext|--open|-O|--exec|--upload-pack|--textconv|--filters|--no-index|--contents|"
+    r"--o(u(t(p(ut?)?)?)?)?(=|$)|--ext|--open|-O|--exec|--upload-pack|--textconv|--filters|--no-index|--contents|"
     r"--help|-h$|--edit|--batch-command|--sq-quote"
 )
 
@@ -101,16 +101,24 @@ def read_only(command: str) -> bool:
 def all_read_only(commands: Sequence[SimpleCommand]) -> bool:
     """Every part is in the table; `cd` beside `git` never is: the repository's own settings run programs."""
     parts = [command for command in commands if not command.carried]
-    names = {unwrapped(command.words)[0].text for command in parts if command.words}
-    return not {"cd", "git"} <= names and all(part_read_only(command) for command in parts)
+    return not cd_beside_git(parts) and all(part_read_only(command) for command in parts)
+
+
+def cd_beside_git(commands: Sequence[SimpleCommand]) -> bool:
+    names = {unwrapped(command.words)[0].text for command in commands if command.words}
+    return {"cd", "git"} <= names
 
 
 def part_read_only(command: SimpleCommand) -> bool:
+    writes = any(redirect.writes and not free_target(redirect.target) for redirect in command.redirects)
+    return not writes and words_read_only(command)
+
+
+def words_read_only(command: SimpleCommand) -> bool:
+    """The same without a look at its redirections."""
     if command.opaque or not all(safe_assignment(a, bool(command.words)) for a in command.assignments):
         return False
-    if any(redirect.writes and not free_target(redirect.target) for redirect in command.redirects):
-        return False
-    if not command.words:
+    if not command.words or command.defined:
         return True
     words = unwrapped(command.words)
     check = _COMMANDS.get(words[0].text)

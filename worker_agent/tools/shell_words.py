@@ -150,6 +150,7 @@ class SimpleCommand:
     repeats: bool = False
     carried: bool = False
     opaque: str | None = None
+    defined: bool = False  # a function that the same text defines: its body is judged by itself
 
     @property
     def raw(self) -> str:
