@@ -56,6 +56,11 @@ class Console:
         return shutil.get_terminal_size((80, 24)).columns if self.is_terminal else None
 
     @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines of the terminal."""
+        return shutil.get_terminal_size((80, 24))
+
+    @property
     def rich(self) -> RichConsole:
         if self._rich is None:
             from rich.console import Console as RichConsole
@@ -95,6 +100,10 @@ class Console:
 
         for line in lay_out(grid, self.width):
             self.styled(line)
+
+    def prompt(self, text: str) -> None:
+        """A prompt for the person, on stderr, without a line end."""
+        self._write(self._err, text)
 
     def note(self, text: str) -> None:
         """A notice for the person, on stderr."""

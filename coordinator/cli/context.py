@@ -64,9 +64,14 @@ class Context:
     def now(self) -> float:
         return time.time()
 
-    def close(self) -> None:
+    def close_database(self) -> None:
+        """Give its connections back; the next use opens it again."""
         if self._database is not None:
             self._database.close()
+            self._database = None
+
+    def close(self) -> None:
+        self.close_database()
         self.console.flush()
 
 

@@ -16,7 +16,7 @@ def task_code(task: Mapping[str, Any], error_class: str | None) -> ExitCode:
         return ExitCode.DONE
     if task["status"] in ("pending", "running"):
         return ExitCode.LIVE_WORKERS
-    return exit_code(task["end_reason"] or task["status"], is_error=True, error_kind=error_class)
+    return exit_code(task["end_reason"] or "", is_error=True, error_kind=error_class)
 
 
 def worst(codes: Iterable[ExitCode]) -> ExitCode:

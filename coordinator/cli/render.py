@@ -307,6 +307,15 @@ def _agent_row(agent: Json) -> list[Piece]:
     return [Piece(one_line(cell)) for cell in cells]
 
 
+FINDING_STYLES = {"ok": ("✔", "green"), "note": ("·", "yellow"), "problem": ("✘", "red")}
+
+
+def finding_line(name: str, state: str, text: str) -> Line:
+    """One line of `doctor`."""
+    sign, style = FINDING_STYLES[state]
+    return (Piece(f"{sign} ", style), Piece(f"{name:<12}"), Piece(f"{state:<8}", style), Piece(one_line(text)))
+
+
 def table(rows: Sequence[Json]) -> Grid:
     """Rows of one shape under their own keys, numbers to the right, nothing cut."""
     names = list(rows[0]) if rows else []

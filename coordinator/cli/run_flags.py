@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import common_options
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
@@ -50,16 +51,9 @@ class Names(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if not isinstance(value, str):
             return tuple(value)
-        rules, depth = [""], 0
-        for char in value:
-            depth += (char == "(") - (char == ")")
-            if depth == 0 and (char == "," or char.isspace()):
-                rules.append("")
-            else:
-                rules[-1] += char
-        if depth:
-            self.fail(f"{value!r} has a parenthesis without its other half", param, ctx)
-        return tuple(rule for rule in rules if rule)
+        from worker_agent.tools.rules import split_rules
+
+        return tuple(split_rules(value))
 
 
 def flag(*names: str, **settings: Any) -> Callable[[AnyCallable], AnyCallable]:
@@ -91,7 +85,6 @@ WORK = [
     flag("--disallowed-tools", "--disallowedTools", "disallowed_tools", type=Names(), default=(), metavar="RULES",
          help="Rules that deny."),
     flag("--add-dir", "add_dirs", type=DIRECTORY, multiple=True, help="Another directory that may be read; repeatable."),
-    flag("--settings", metavar="PATH|JSON", help="A settings file, or its JSON, above the others."),
     flag("--system-prompt", metavar="TEXT", help="In place of the coordinator's system prompt."),
     flag("--append-system-prompt", metavar="TEXT", help="After the coordinator's system prompt."),
     flag("--max-turns", type=click.IntRange(min=1), help="Turns of the coordinator."),
@@ -105,11 +98,13 @@ WORK = [
     flag("--offline", is_flag=True, help="The built-in deterministic surveyor: no network, no language model."),
     flag("--cwd", type=DIRECTORY, default=Path("."), help="Work in this directory."),
 ]  # fmt: skip
-SESSION = [
+CONTINUING = [
     flag("-c", "--continue", "continue_last", is_flag=True, help="Go on with the newest session of this directory."),
-    flag("-r", "--resume", metavar="ID", help="Go on with this session."),
+    flag("-r", "--resume", metavar="ID", shell_complete=complete_sessions, help="Go on with this session."),
     flag("--fork-session", is_flag=True, help="With --continue or --resume: go on in a copy."),
     flag("--session-id", metavar="ID", help="Id of the new session."),
+]
+HEADLESS = [
     flag("--bg", "background", is_flag=True, help="Print the session's id and go on in the background."),
-    flag("--plan-only", is_flag=True, help="Say what would be done, change nothing."),
+    flag("--plan-only", is_flag=True, help="Plan only: nothing is changed, whatever the rules allow."),
 ]

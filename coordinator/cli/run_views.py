@@ -6,11 +6,9 @@ to draw and nothing else; drawing is in `render.py`, lines of stream-json in `st
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordinator.cli import render
@@ -49,20 +47,19 @@ class View(Protocol):
 
     def tick(self) -> None: ...
 
+    def pause(self) -> None:
+        """Keep off the terminal until `resume`: a person is asked something."""
+        ...
+
+    def resume(self) -> None: ...
+
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """The run is over; `result` is the documented result object, None when there is none."""
         ...
 
 
-def task_values(changed: TaskChanged) -> dict[str, Any]:
-    return task_detail_json(changed.task, str(changed.task.status), time.time())
-
-
-class JsonView:
-    """One object at the end."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
+class Still:
+    """What most views do about most things: nothing."""
 
     def started(self, session: Started) -> None:
         return None
@@ -73,12 +70,29 @@ class JsonView:
     def tick(self) -> None:
         return None
 
+    def pause(self) -> None:
+        return None
+
+    def resume(self) -> None:
+        return None
+
+
+def task_values(changed: TaskChanged) -> dict[str, Any]:
+    return task_detail_json(changed.task, str(changed.task.status), time.time())
+
+
+class JsonView(Still):
+    """One object at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
     def finish(self, result: Mapping[str, Any] | None) -> None:
         if result is not None:
             self._console.json(result)
 
 
-class StreamJsonView:
+class StreamJsonView(Still):
     """One object a line, as things happen."""
 
     def __init__(self, console: Console, *, partial_messages: bool) -> None:
@@ -102,9 +116,6 @@ class StreamJsonView:
         for line in lines:
             self._console.json_line(line)
 
-    def tick(self) -> None:
-        return None
-
     def finish(self, result: Mapping[str, Any] | None) -> None:
         for line in self._lines.rest() if self._lines else ():
             self._console.json_line(line)
@@ -112,7 +123,7 @@ class StreamJsonView:
             self._console.json_line(result)
 
 
-class PlainView:
+class PlainView(Still):
     """The answer on stdout, what happens on stderr, a line each."""
 
     def __init__(self, console: Console) -> None:
@@ -143,15 +154,12 @@ class PlainView:
         words = [f"{sign} {task['id']} {status}", one_line(task["description"]), *more, *([one_line(why)] if why else [])]
         self._console.note("  ".join(words))
 
-    def tick(self) -> None:
-        return None
-
     def finish(self, result: Mapping[str, Any] | None) -> None:
         if result is not None:
             print_answer(self._console, result)
 
 
-class LiveView:
+class LiveView(Still):
     """A tree of the tasks that is drawn anew in place, then the answer."""
 
     def __init__(self, console: Console) -> None:
@@ -160,12 +168,20 @@ class LiveView:
         self._head = ""
         self._said = ""
         self._drawn = 0.0
-        self._stack = ExitStack()
         self._live: Live | None = None
 
     def started(self, session: Started) -> None:
         self._head = headline(session)
-        self._live = self._stack.enter_context(self._console.live(render.renderable([])))
+        self.resume()
+
+    def resume(self) -> None:
+        self._live = self._console.live(render.renderable([]))
+        self._live.start()
+
+    def pause(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def on(self, observed: Observed) -> None:
         match observed.event:
@@ -186,17 +202,15 @@ class LiveView:
         if self._live is None or now - self._drawn < FRAME:
             return
         self._drawn = now
-        size = shutil.get_terminal_size((80, 24))
+        size = self._console.size
         tasks = [_aged(task) for task in self._tasks.values()]
         last = self._said.rsplit("\n", 1)[-1]
-        self._live.update(render.renderable(render.run_lines(self._head, tasks, last, size.columns, size.lines)), refresh=True)
+        self._live.update(render.renderable(render.run_lines(self._head, tasks, last, *size)), refresh=True)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
-        self._drawn = 0.0
-        self.tick()
-        self._stack.close()
-        size = shutil.get_terminal_size((80, 24))
-        for line in render.run_lines(self._head, list(self._tasks.values()), "", size.columns, 10_000):
+        self.pause()
+        size = self._console.size
+        for line in render.run_lines(self._head, list(self._tasks.values()), "", size[0], 10_000):
             self._console.styled(line)
         if result is not None:
             self._console.line()
@@ -222,27 +236,17 @@ def print_answer(console: Console, result: Mapping[str, Any]) -> None:
     if text:
         console.line(text)
     if result.get("is_error"):
-        why = next(iter(result.get("errors") or ()), None) or result.get("error")
-        console.error(f"{result.get('terminal_reason')}{f': {one_line(str(why))}' if why else ''}")
+        why = "; ".join(one_line(str(error)) for error in result.get("errors") or ())
+        console.error(f"{result.get('terminal_reason')}{f': {why}' if why else ''}")
     for denial in result.get("permission_denials") or ():
         reason = denial.get("reason") or "needs a person's consent"
         console.note(f"denied: {one_line(str(denial.get('tool_name')))}: {one_line(str(reason))}")
 
 
-@dataclass(slots=True)
-class Chosen:
-    """A view and whether it needs ticks."""
-
-    view: View
-    ticks: bool = field(default=False)
-
-
-def choose(console: Console, output_format: str, *, print_only: bool, partial_messages: bool) -> Chosen:
+def choose(console: Console, output_format: str, *, print_only: bool, partial_messages: bool) -> View:
     """The view for these flags and this stdout."""
     if output_format == "json":
-        return Chosen(JsonView(console))
+        return JsonView(console)
     if output_format == "stream-json":
-        return Chosen(StreamJsonView(console, partial_messages=partial_messages))
-    if print_only or not console.has_colour:
-        return Chosen(PlainView(console))
-    return Chosen(LiveView(console), ticks=True)
+        return StreamJsonView(console, partial_messages=partial_messages)
+    return PlainView(console) if print_only or not console.has_colour else LiveView(console)

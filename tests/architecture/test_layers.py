@@ -14,9 +14,10 @@ ALLOWED = {
 }
 # Height inside worker_agent; equal heights are siblings that do not know each other.
 HEIGHTS = {
-    "session": 5, "loop": 4, "tools": 3,
-    "api": 2, "context": 2, "hooks": 2, "attachments": 2, "memory": 2, "skills": 2, "mcp": 2, "process": 1, "prompts": 1,
-    "errors": 0, "config": 0, "messages": 0, "events": 0,
+    "session": 6, "loop": 5, "tools": 4,
+    "api": 3, "context": 3, "hooks": 3, "attachments": 3, "memory": 3, "skills": 3, "mcp": 3,
+    "process": 2, "process_tree": 1,
+    "errors": 0, "config": 0, "messages": 0, "events": 0, "prompts": 0,
 }  # fmt: skip
 NAMES = sorted(modules())
 

@@ -1,0 +1,101 @@
+"""`coordinator doctor`: one line for each thing this installation needs. It changes nothing and calls no model."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata, util
+from typing import TYPE_CHECKING
+
+import click
+
+from coordinator.cli import render
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.credentials import credentials_problem
+from coordinator.cli.failures import Failure, translate
+from coordinator.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from tasks.errors import StoreError
+
+LOW_DISK = 512 * 1024 * 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`state` is ok, note (works, but know it) or problem (exit code 1)."""
+
+    name: str
+    state: str
+    text: str
+
+
+@click.command("doctor", help="Check this installation: program, database, disk, search, git, credentials. Calls no model.")
+@click.option("--json", "as_json", is_flag=True, help="A list of objects.")
+@common_options
+@pass_cli
+def doctor(cli: Context, as_json: bool) -> int:
+    findings = [finding for check in CHECKS for finding in check(cli)]
+    if as_json:
+        cli.console.json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            cli.console.styled(render.finding_line(finding.name, finding.state, finding.text))
+    return ExitCode.FAILED if any(finding.state == "problem" for finding in findings) else ExitCode.DONE
+
+
+def _program(cli: Context) -> Iterator[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("program", "ok", f"coordinator {metadata.version('coordinator')}, Python {python}, SQLite {sqlite3.sqlite_version}")
+
+
+def _database(cli: Context) -> Iterator[Finding]:
+    from tasks.errors import StoreError
+
+    def look() -> Finding:
+        wrong = cli.database.check()
+        return Finding("database", "problem" if wrong else "ok", wrong[0] if wrong else cli.database.name)
+
+    yield _or_problem("database", look, StoreError)
+
+
+def _or_problem(name: str, look: Callable[[], Finding], error_class: type[StoreError]) -> Finding:
+    try:
+        return look()
+    except (error_class, OSError, Failure) as error:
+        return Finding(name, "problem", translate(error).message)
+
+
+def _disk(cli: Context) -> Iterator[Finding]:
+    place = next((path for path in (cli.paths.home, *cli.paths.home.parents) if path.exists()), None)
+    if place is not None:
+        free = shutil.disk_usage(place).free
+        yield Finding("disk", "ok" if free > LOW_DISK else "note", f"{free / 1024**3:.1f} GiB free at {cli.paths.home}")
+
+
+def _search(cli: Context) -> Iterator[Finding]:
+    from worker_agent.tools.builtin import ripgrep
+
+    found = ripgrep.program()
+    yield Finding("ripgrep", "ok" if found else "problem", found or "not found: Grep and Glob cannot work")
+
+
+def _git(cli: Context) -> Iterator[Finding]:
+    found = shutil.which("git")
+    yield Finding("git", "ok" if found else "note", found or "not found: worktrees cannot be used")
+
+
+def _credentials(cli: Context) -> Iterator[Finding]:
+    problem = credentials_problem()
+    yield Finding("credentials", "note" if problem else "ok", problem or "found")
+
+
+def _postgres(cli: Context) -> Iterator[Finding]:
+    if "://" in cli.database_place and not cli.database_place.startswith("sqlite") and util.find_spec("psycopg") is None:
+        yield Finding("postgresql", "problem", "the driver is missing: pip install 'coordinator[postgres]'")
+
+
+CHECKS = (_program, _postgres, _database, _disk, _search, _git, _credentials)

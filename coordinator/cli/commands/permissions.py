@@ -1,0 +1,58 @@
+"""`coordinator permissions test`: which rule of which file decides a call, without making it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coordinator.cli import render
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.directory import is_trusted
+from coordinator.cli.failures import Failure
+from coordinator.cli.run_flags import MODES, flag, Names
+from coordinator.exit_codes import ExitCode
+
+CALL = re.compile(r"(?P<tool>[A-Za-z_][\w*-]*)(?:\((?P<input>.*)\))?", re.DOTALL)
+# The input field that a call written as `Tool(text)` is about.
+MAIN_FIELDS = {"Bash": "command", "WebFetch": "url", "Grep": "path", "Glob": "path", "NotebookEdit": "notebook_path", "Agent": "subagent_type"}
+
+
+@click.command("test", help='Say what happens to a call such as "Bash(git push)" or "Edit(src/x.py)": allow, ask or deny, and by which rule.')
+@click.argument("call")
+@click.option("--permission-mode", "mode", type=click.Choice(MODES), help="As in this mode.")
+@flag("--allowed-tools", "--allowedTools", "allowed_tools", type=Names(), default=(), metavar="RULES", help="With these rules, too.")
+@flag("--disallowed-tools", "--disallowedTools", "disallowed_tools", type=Names(), default=(), metavar="RULES", help="With these denials, too.")
+@click.option("--json", "as_json", is_flag=True, help="One object.")
+@common_options
+@pass_cli
+def test(cli: Context, call: str, mode: str | None, allowed_tools: tuple[str, ...], disallowed_tools: tuple[str, ...], as_json: bool) -> None:
+    from worker_agent.tools import settings_files
+    from worker_agent.tools.permissions import Policy
+    from worker_agent.tools.rules import RuleSet
+
+    tool, given = read_call(call)
+    here = Path.cwd()
+    loaded = settings_files.load(here, home=Path.home(), trusted=is_trusted(cli, here))
+    for line in (*loaded.problems, *loaded.held_back):
+        cli.console.note(line)
+    rules = RuleSet.from_flags(allowed_tools, disallowed_tools) + loaded.rules
+    policy = Policy(mode=loaded.mode(mode), rules=rules, cwd=here, roots=(here, *loaded.directories))
+    verdict = policy.explain(tool, given)
+    values = {"decision": verdict.behavior, "rule": str(verdict.rule.text) if verdict.rule else None, "source": verdict.source, "why": verdict.why}
+    if as_json:
+        cli.console.json(values)
+    else:
+        for line in render.fields(values.items()):
+            cli.console.styled(line)
+
+
+def read_call(call: str) -> tuple[str, dict[str, Any]]:
+    """`Tool(text)` as a tool's name and input. Raises `Failure`."""
+    found = CALL.fullmatch(call.strip())
+    if not found:
+        raise Failure(f'{call!r} is no call: write it as "Bash(git push)"', ExitCode.USAGE)
+    tool, text = found["tool"], found["input"]
+    return tool, {} if text is None else {MAIN_FIELDS.get(tool, "file_path"): text}

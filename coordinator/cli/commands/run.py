@@ -1,0 +1,162 @@
+"""`coordinator run`, `coordinator resume`: flags become `RunOptions`, the rest is `drive.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from coordinator.cli import run_flags
+from coordinator.cli.background import Ready, start_in_background
+from coordinator.cli.completing import complete_sessions
+from coordinator.cli.context import Context, pass_cli
+from coordinator.cli.credentials import credentials_problem
+from coordinator.cli.directory import ConfiguredCommand, is_trusted
+from coordinator.cli.drive import Drive
+from coordinator.cli.failures import Failure
+from coordinator.cli.person import Person
+from coordinator.cli.run_views import choose
+from coordinator.exit_codes import ExitCode
+from coordinator.options import RunOptions
+
+SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directories
+
+
+def read_prompt(prompt: str | None) -> str | None:
+    """The goal: as given, from stdin for `-`, from a pipe where nothing is given."""
+    piped = prompt is None and not sys.stdin.isatty()
+    text = sys.stdin.read() if prompt == "-" or piped else prompt
+    return text if text and text.strip() else None
+
+
+def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapping[str, Any]) -> RunOptions:
+    """The flags as values. A session that is taken up again runs as it did before, where no flag says otherwise."""
+    if flags["max_budget_usd"] is not None and flags["offline"]:
+        cli.console.note("--max-budget-usd has nothing to bound: the offline model costs nothing")
+    known = {field.name for field in fields(RunOptions)}
+    values = {name: value for name, value in flags.items() if name in known}
+    values |= _as_before(ctx, cli, flags)
+    if values["offline"]:
+        values["model"] = values["worker_model"] = offline_model()
+    schema = flags["json_schema"]
+    return RunOptions(
+        **values
+        | {
+            "prompt": prompt,
+            "config": cli.settings,
+            "db": cli.database_url,
+            "cwd": flags["cwd"].absolute(),
+            "add_dirs": tuple(path.absolute() for path in flags["add_dirs"]),
+            "json_schema": read_schema(schema) if schema else None,
+            "trusted": is_trusted(cli, flags["cwd"]),
+        }
+    )
+
+
+def offline_model() -> str:
+    """The name under which the built-in surveyor appears everywhere."""
+    from worker_agent.api.offline import MODEL
+
+    return MODEL
+
+
+def _as_before(ctx: click.Context, cli: Context, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """How the session to go on with was asked to run, as far as nothing else is said now."""
+    ref = flags.get("resume")
+    if ref is None:
+        return {}
+    from tasks import sessions
+
+    session = cli.database.read(lambda conn: sessions.resolve(conn, ref))
+    before = {**session.options, "model": session.model}
+    kept = {"permission_mode", "allowed_tools", "disallowed_tools", "max_workers", "use_coordinator", "offline", "plan_only", "model"}
+    silent = {name for name in kept if ctx.get_parameter_source(name) in (ParameterSource.DEFAULT, None)}
+    values = {name: value for name, value in before.items() if name in silent and value is not None}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def read_schema(text: str) -> Mapping[str, Any]:
+    """A JSON schema from a file or as it stands."""
+    try:
+        value = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Failure(f"--json-schema: {error}", ExitCode.USAGE) from None
+    if not isinstance(value, dict):
+        raise Failure("--json-schema: a schema is a JSON object", ExitCode.USAGE)
+    return value
+
+
+def check(options: RunOptions) -> None:
+    """What can be said before anything is begun."""
+    if options.session_id is not None and not SESSION_ID.fullmatch(options.session_id):
+        raise Failure("--session-id: 4 to 64 letters, digits, - and _, a letter or digit first", ExitCode.USAGE)
+    if not options.offline and (problem := credentials_problem()):
+        raise Failure(problem, ExitCode.NOT_AUTHENTICATED)
+
+
+def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_ready: Ready | None = None) -> int:
+    """Run it; `on_ready` is given by a run in the background, which nobody can be asked about."""
+    check(options)
+    view = choose(
+        cli.console, flags["output_format"], print_only=flags["print_only"] or on_ready is not None,
+        partial_messages=flags["include_partial_messages"],
+    )  # fmt: skip
+    asks = sys.stdin.isatty() and flags["output_format"] == "text" and not flags["print_only"] and on_ready is None
+    drive = Drive(
+        console=cli.console, options=options, view=view, person=Person() if asks else None, detached=on_ready is not None,
+        on_ready=(lambda handle: on_ready(handle.session_id)) if on_ready else None,
+    )  # fmt: skip
+    return drive.run()
+
+
+@click.pass_context
+def _run(ctx: click.Context, /, prompt: str | None, background: bool, **flags: Any) -> int:
+    cli = ctx.find_object(Context)
+    assert cli is not None
+    goal = read_prompt(prompt)
+    if goal is None and flags["resume"] is None and not flags["continue_last"]:
+        raise Failure('run needs a goal: `coordinator run "…"`, or - to read it from stdin', ExitCode.USAGE)
+    options = options_of(ctx, cli, goal, flags)
+    if not background:
+        return execute(cli, options, flags)
+    check(options)
+    return start_in_background(cli, lambda ready: execute(cli, options, flags, ready))
+
+
+run = click.command("run", cls=ConfiguredCommand, help="Work on one goal until it is done. The answer goes to stdout.")(
+    run_flags.apply(
+        [click.argument("prompt", required=False, metavar="[PROMPT|-]"), *run_flags.OUTPUT, *run_flags.WORK,
+         *run_flags.CONTINUING, *run_flags.HEADLESS],
+        _run,
+    )
+)
+
+
+@click.pass_context
+def _resume(ctx: click.Context, /, session_id: str, prompt: str | None, **flags: Any) -> int:
+    cli = ctx.find_object(Context)
+    assert cli is not None
+    flags["resume"] = session_id
+    return execute(cli, options_of(ctx, cli, read_prompt(prompt) if prompt else None, flags), flags)
+
+
+resume = click.command(
+    "resume", cls=ConfiguredCommand, help="Take a session over whose owner is gone, or go on with one that has ended. Its flags hold again."
+)(
+    run_flags.apply(
+        [
+            click.argument("session_id", metavar="ID", shell_complete=complete_sessions),
+            click.argument("prompt", required=False, metavar="[PROMPT|-]"),
+            *run_flags.OUTPUT,
+            *run_flags.WORK,
+        ],
+        _resume,
+    )
+)

@@ -1,0 +1,60 @@
+"""What holds in a directory: whether it is trusted, and the defaults of its settings files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coordinator.cli import config_files
+from coordinator.cli.context import Context
+
+
+def is_trusted(cli: Context, cwd: Path) -> bool:
+    """Whether what the repository around `cwd` brings counts."""
+    from worker_agent.tools.trust import TrustStore
+
+    return TrustStore(cli.paths.trust).is_trusted(cwd.absolute())
+
+
+def user_config(cli: Context) -> Path:
+    """The person's own settings file."""
+    if cli.settings.home is not None:
+        return cli.paths.home / "config.toml"
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("coordinator", appauthor=False)) / "config.toml"
+
+
+def defaults(cli: Context, cwd: Path, command: click.Command) -> config_files.Defaults:
+    """The defaults that settings files give the flags of `command` in `cwd`."""
+    known = frozenset(str(p.name) for p in command.params if isinstance(p, click.Option) and p.name and p.expose_value)
+    return config_files.read(user_config(cli), cwd, known, lambda: is_trusted(cli, cwd))
+
+
+class ConfiguredCommand(click.Command):
+    """A command whose flags get their defaults from settings files."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        cli = parent.find_object(Context) if parent else extra.get("obj")
+        if cli is not None and not extra.get("resilient_parsing"):
+            found = defaults(cli, Path(_directory(args)), self)
+            for note in found.notes:
+                cli.console.note(note)
+            extra["default_map"] = dict(found.values)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def _directory(args: list[str]) -> str:
+    """What `--cwd` says, before the flags are parsed: their defaults depend on it."""
+    for i, arg in enumerate(args):
+        if arg == "--cwd" and i + 1 < len(args):
+            return args[i + 1]
+        if arg.startswith("--cwd="):
+            return arg.removeprefix("--cwd=")
+        if arg == "--":
+            break
+    return "."

@@ -1,0 +1,160 @@
+"""Running a session from the command line: the view, the person, the signals, the exit code.
+
+SIGINT once ends the coordinator's turn, workers go on; twice stops the workers; a third time leaves at once. SIGTERM and
+SIGHUP save the state and end what runs; in the background SIGHUP is not heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, TypeVar
+
+from coordinator.cli.approval import TerminalApprover
+from coordinator.cli.console import Console
+from coordinator.cli.person import Person
+from coordinator.cli.run_views import Started, View
+from coordinator.exit_codes import ExitCode
+from coordinator.options import RunOptions
+from worker_agent.tools.base import Approver
+
+if TYPE_CHECKING:
+    from coordinator.session import SessionHandle
+
+Outcome = TypeVar("Outcome")
+
+TICK = 0.25  # seconds
+AT_ONCE = 3  # interrupts
+SAID = (
+    "interrupted: the coordinator's turn is over, workers go on (again: stops them; a third time: leaves at once)",
+    "interrupted again: stopping the workers",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Drive:
+    """One run. `person` is who can be asked and, in a chat, who types; None where there is nobody."""
+
+    console: Console
+    options: RunOptions
+    view: View
+    person: Person | None = None
+    on_ready: Callable[[SessionHandle], None] | None = None
+    detached: bool = False
+
+    def run(self) -> int:
+        """The run's exit code."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> int:
+        from coordinator.app import run_session
+
+        signals = Signals(self.console, detached=self.detached)
+        signals.install()
+        ticking = asyncio.create_task(self._tick())
+
+        def ready(handle: SessionHandle) -> None:
+            signals.handle = handle
+            self.view.started(_started(handle, self.options))
+            if self.on_ready:
+                self.on_ready(handle)
+
+        finished = False
+        try:
+            outcome = await signals.guard(
+                run_session(self.options, self.view.on, on_ready=ready, approver=self._approver())
+            )
+            finished = True
+            self.view.finish(outcome.result)
+            return int(outcome.exit_code)
+        finally:
+            if not finished:
+                self.view.finish(None)
+            ticking.cancel()
+            if self.person:
+                self.person.close()
+
+    def _approver(self) -> Approver | None:
+        return TerminalApprover(self.console, self.person, self.view) if self.person and sys.stdin.isatty() else None
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            self.view.tick()
+
+
+def _started(handle: SessionHandle, options: RunOptions) -> Started:
+    return Started(
+        session_id=handle.session_id,
+        cwd=str(handle.cwd),
+        model=handle.model,
+        tools=handle.tools,
+        permission_mode=handle.permission_mode,
+        version=metadata.version("coordinator"),
+        offline=options.offline,
+    )
+
+
+class Signals:
+    """What signals do. Before there is a session, they end the program."""
+
+    def __init__(self, console: Console, *, detached: bool) -> None:
+        self._console = console
+        self._detached = detached
+        self._interrupts = 0
+        self._running: asyncio.Future[object] | None = None
+        self._early: ExitCode | None = None
+        self.handle: SessionHandle | None = None
+
+    def install(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGHUP, (lambda: None) if self._detached else self._terminate)
+
+    async def guard(self, work: Awaitable[Outcome]) -> Outcome:
+        """Await `work`; a signal before the session is there ends it."""
+        self._running = running = asyncio.ensure_future(work)
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if self._early is None:
+                raise
+            raise SystemExit(int(self._early)) from None
+
+    def reset(self) -> None:
+        """The person said something: the next interrupt is a first one again."""
+        self._interrupts = 0
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        if self._interrupts >= AT_ONCE:
+            self._leave_at_once()
+        if self.handle is None:
+            self._end_early(ExitCode.INTERRUPTED)
+        else:
+            self._console.note(SAID[self._interrupts - 1])
+            self.handle.interrupt()
+
+    def _terminate(self) -> None:
+        if self.handle is None:
+            self._end_early(ExitCode.TERMINATED)
+        else:
+            self.handle.terminate()
+
+    def _end_early(self, code: ExitCode) -> None:
+        self._early = code
+        if self._running is not None:
+            self._running.cancel()
+
+    def _leave_at_once(self) -> None:
+        """The store is consistent at every moment; what runs is for `resume` to find."""
+        with suppress(OSError):
+            self._console.flush()
+        os._exit(ExitCode.INTERRUPTED)
