@@ -197,7 +197,7 @@ async def _compose(
         coordinator.ended(task_id)
 
     shells.on_end = shell_ended
-    inbox = TaskInbox(store, store.session_id, redact)
+    inbox = TaskInbox(store, store.session_id, redact, lambda id: id in backend.running() or id in shells.running())
     own = (AgentTool(coordinator, agents, foreground=not options.use_coordinator), SendMessageTool(coordinator), TaskStopTool(coordinator))
     registry = ToolRegistry(own if options.use_coordinator else (*worker_tools, *own))
     processes = Processes(store, store.session_id)

@@ -3,7 +3,8 @@
 1. Nothing is consumed here. The journal marks deliveries consumed in the transaction that stores the message which
    holds them; what was taken and not stored is offered again.
 2. Notifications that are ready together travel in one message, oldest first, which says that the system sent it.
-3. The store is asked only when something may have come: `nudge` says so, from this process or another.
+3. A task that was killed from outside is announced when its run is unwound (`still_runs` says no), with its partial text.
+4. The store is asked only when something may have come: `nudge` says so, from this process or another.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ FROM_COORDINATOR = "coordinator"
 class TaskInbox:
     """The inbox of one agent."""
 
-    def __init__(self, store: Store, agent_id: str, redact: Callable[[str], str] = lambda text: text) -> None:
+    def __init__(
+        self, store: Store, agent_id: str, redact: Callable[[str], str] = lambda text: text,
+        still_runs: Callable[[str], bool] = lambda task_id: False,
+    ) -> None:  # fmt: skip
         self._store = store
         self._agent_id = agent_id
         self._redact = redact
+        self._still_runs = still_runs
         self._may_hold = True
 
     def nudge(self) -> None:
@@ -48,7 +53,7 @@ class TaskInbox:
             return []
         deliveries = self._store.read(lambda conn: outbox.waiting(conn, self._agent_id))
         self._may_hold = bool(deliveries)
-        return deliveries
+        return [d for d in deliveries if d.task_id is None or not self._still_runs(d.task_id)]
 
     def _notifications(self, deliveries: Sequence[Delivery]) -> tuple[Attachment, ...]:
         if not deliveries:

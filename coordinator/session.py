@@ -234,10 +234,13 @@ class Session:
             may_speak = not self._interrupts or self._stays
             if may_speak and self._inbox.waiting():
                 return True
-            if not self._stays and not self.coordinator.live():
+            if not self._stays and not self._something_runs():
                 return False
             await changed.wait()
         return False
+
+    def _something_runs(self) -> bool:
+        return bool(self.backend.running() or self.shells.running() or self.coordinator.live())
 
     def _finished(self, result: Result | None) -> bool:
         return self._ending is None and not self._interrupts and result is not None and not result.is_error
