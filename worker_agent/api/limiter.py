@@ -74,13 +74,20 @@ class Limiter:
         """Waits until a call may start, and counts it while it runs. A body that raises nothing is a call that went well.
 
         `model` names whom the call is for; the limits of an account are shared by all."""
-        await self.wait()
-        await self._take_place()
+        await self._start()
         try:
             yield
             self.went_well()
         finally:
             self._leave()
+
+    async def _start(self) -> None:
+        while True:
+            await self.wait()
+            await self._take_place()
+            if not self.blocked_for:
+                return
+            self._leave()  # a block came while this call stood in the queue
 
     async def wait(self) -> None:
         """Returns when this call may start, as far as time is concerned."""
