@@ -83,10 +83,11 @@ class AnthropicClient:
                 async with aclosing(fold(chunks, dog, self._clock, response.headers)) as events:
                     try:
                         async for event in events:
+                            if isinstance(event, Finished):  # before it is given: many consumers stop there
+                                await _drain(chunks)
                             yield event
                     except _transport_errors() as error:
                         raise self._broken(error, response) from error
-                await _drain(chunks)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """The endpoint's own count; None where it does not count or does not answer."""

@@ -358,6 +358,19 @@ def test_one_connection_serves_all_turns_of_an_agent():
         assert with_client(api, use) == (0, 1)
 
 
+def test_a_consumer_that_stops_at_the_end_of_the_answer_leaves_the_connection_to_the_next_call():
+    async def use(client):
+        for _ in range(5):
+            stream = client.stream(request(HELLO))
+            while not isinstance(await anext(stream), Finished):
+                pass
+            await stream.aclose()
+            assert connections(client) == (0, 1)
+
+    with FakeAPI("ok") as api:
+        with_client(api, use)
+
+
 def test_two_hundred_streams_run_at_once():
     gate = Gate()
 
