@@ -118,6 +118,7 @@ class StreamingToolExecutor:
         record_intent: RecordIntent | None = None,
         on_event: OnEvent = lambda event: None,
         on_outcome: OnOutcome | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         self._registry = registry
         self._context = context
@@ -125,6 +126,7 @@ class StreamingToolExecutor:
         self._record_intent = record_intent
         self._on_event = on_event
         self._on_outcome = on_outcome
+        self._patience = context.settings.kill_grace + patience
         self._calls: list[_Call] = []
         self._queued: deque[_Call] = deque()
         self._executing: list[_Call] = []  # those that hold a place
@@ -229,8 +231,10 @@ class StreamingToolExecutor:
 
     async def _run(self, call: _Call) -> None:
         try:
-            call.outcome = await self._outcome(call)
-            await self._complete(call, call.outcome)
+            outcome = await self._outcome(call)
+            if call.outcome is None:  # else it was abandoned, and answered for, meanwhile
+                call.outcome = outcome
+                await self._complete(call, outcome)
         except Exception as error:  # nothing of the call itself: what stores or observes it failed
             self._fail(error)
 
@@ -297,7 +301,7 @@ class StreamingToolExecutor:
             if call.outcome is None:
                 task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=self._context.settings.kill_grace + PATIENCE)
+            await asyncio.wait(tasks, timeout=self._patience)
         for task in tasks:
             if not task.done():
                 task.cancel()
