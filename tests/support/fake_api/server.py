@@ -1,8 +1,8 @@
 """The fake Messages API: a real HTTP server on 127.0.0.1, in a thread and event loop of its own.
 
-The way of a request: headers → JSON → fields → model → shape, pairing and limits → thinking bindings → prefix watch
-→ planned failures → script → answer. What the real API would refuse gets its error; what a correct client can never cause is a
-violation besides, and leaving the context manager with violations fails the test.
+The way of a request: headers → JSON → fields → model → shape, pairing and limits → thinking bindings → prefix
+watch → planned failures → script → answer. What the real API would refuse gets its error; what a correct client can
+never cause is a violation besides, and leaving the context manager with violations fails the test.
 
 Everything but reading the records happens on the server's own thread, so scripts need no locks.
 """

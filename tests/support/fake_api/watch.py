@@ -2,7 +2,8 @@
 
 Of each conversation the open ends are kept: requests that nothing has continued yet. A new request must extend one of
 them, block for block and, up to the seam of its last message, byte for byte. Cache marks do not count. A request that
-was answered and is sent again opens a second end (two agents may begin with the same words); one that failed is a retry.
+was answered and is sent again opens a second end (two agents may begin with the same words); one that failed is a
+retry.
 Whether a break is a fault (a compaction may lie between) is for the server to judge.
 """
 
