@@ -11,7 +11,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,9 @@ from coordinator.backends.local import LocalBackend
 from coordinator.budget import Amount, Limit, TreeBudget
 from coordinator.coordinator import Coordinator
 from coordinator.engines import EngineFactory
-from coordinator.foreign import ForeignChanges, Reactions
+from coordinator.foreign import ForeignChanges
 from coordinator.inbox import TaskInbox
-from coordinator.observed import Observer
+from coordinator.observed import Observed, Observer
 from coordinator.options import RunOptions
 from coordinator.paths import Paths
 from coordinator.processes import Processes
@@ -44,13 +43,20 @@ from tasks.records import SessionRecord, SessionStatus
 from tasks.writer import Writer
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
-from worker_agent.config import Clock, Settings, SystemClock, secret_values
+from worker_agent.api.models import resolve
+from worker_agent.config import Clock, Settings, SystemClock, secret_values, tool_environment
 from worker_agent.errors import ConfigError
+from worker_agent.events import Notice
+from worker_agent.hooks import HookRunner, HookSession
 from worker_agent.process import set_subreaper
+from worker_agent.tools import settings_files
 from worker_agent.tools.base import Approver
-from worker_agent.tools.permissions import Policy
+from worker_agent.tools.redaction import Redactor
 from worker_agent.tools.registry import ToolRegistry
-from worker_agent.tools.rules import RuleSet
+from worker_agent.tools.sandbox import choose as choose_sandbox
+from worker_agent.tools.sandbox import default_hidden
+from worker_agent.tools.tool_hooks import rule_condition
+from worker_agent.tools.trust import repository_root
 
 __all__ = ["Credentials", "RunOptions", "RunOutcome", "SessionHandle", "open_database", "run_session"]
 
@@ -80,19 +86,20 @@ async def run_session(
     handle by which signals and a person reach the run. Raises `ConfigError`, `StoreError`."""
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
-        settings = options.settings()
+        settings = options.effective()
+        limiter = Limiter(clock, random.Random())
         if client is None:
-            client = make_client(options, settings, clock)
+            client = make_client(options, settings, clock, limiter)
             stack.push_async_callback(client.close)
         database = await asyncio.to_thread(open_database, options)
         stack.callback(database.close)
-        session = await _open(options, settings, database, observer, client, approver, clock, stack)
+        session = await _open(options, settings, database, observer, client, limiter, approver, clock, stack)
         if on_ready:
             on_ready(session.handle)
         return await session.run()
 
 
-def make_client(options: RunOptions, settings: Settings, clock: Clock) -> ModelClient:
+def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: Limiter) -> ModelClient:
     """The model: the built-in surveyor, or the Messages API. Raises `Credentials`."""
     if options.offline:
         from worker_agent.api.offline import OfflineClient
@@ -100,7 +107,7 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock) -> ModelC
         return OfflineClient(clock)
     from worker_agent.api.anthropic_client import AnthropicClient
 
-    client = AnthropicClient(settings=settings, clock=clock)
+    client = AnthropicClient(settings=settings, clock=clock, on_headers=limiter.headers)
     if (problem := client.credentials_problem()) is not None:
         raise Credentials(problem)
     return client
@@ -108,7 +115,7 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock) -> ModelC
 
 async def _open(
     options: RunOptions, settings: Settings, database: Database, observer: Observer, client: ModelClient,
-    approver: Approver | None, clock: Clock, stack: AsyncExitStack,
+    limiter: Limiter, approver: Approver | None, clock: Clock, stack: AsyncExitStack,
 ) -> Session:  # fmt: skip
     record = database.write(lambda conn: choose_session(conn, options, settings.model))
     store = Store(database, None, record.id, leases.this_owner(), clock)  # type: ignore[arg-type]
@@ -119,7 +126,7 @@ async def _open(
     if record.status is SessionStatus.ENDED:
         await store.write(lambda conn: sessions.reopen(conn, record.id, store.fence))
     set_subreaper()
-    session = await _compose(options, settings, store, record, observer, client, approver)
+    session = await _compose(options, settings, store, record, observer, client, limiter, approver)
     changes.append(session.foreign)
     return session
 
@@ -154,33 +161,52 @@ def _title(prompt: str | None) -> str | None:
 
 async def _compose(
     options: RunOptions, settings: Settings, store: Store, record: SessionRecord, observer: Observer, client: ModelClient,
-    approver: Approver | None,
+    limiter: Limiter, approver: Approver | None,
 ) -> Session:  # fmt: skip
-    cwd, paths = Path(record.cwd), Paths.of(settings)
+    cwd, paths, home = Path(record.cwd), Paths.of(settings), Path.home()
     paths.prepare(store.session_id)
-    agents = agent_files.load(
-        cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=Path.home() / ".claude"
-    )
-    redact = redactor(secret_values())
+    agents = agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude")
+    redact = Redactor(secret_values())
+
+    def notice(kind: str, text: str) -> None:
+        observer(Observed(store.session_id, None, Notice(kind, redact(text))))
+
+    files = settings_files.load(cwd, home=home, trusted=options.trusted, settings=options.settings)
+    asked = "plan" if options.plan_only else options.permission_mode
+    policy = files.policy(
+        cwd=cwd, home=home, mode=None if asked == "default" else asked, allowed=options.allowed_tools,
+        disallowed=options.disallowed_tools, roots=options.add_dirs,
+    )  # fmt: skip
+    scratch, spill = paths.scratch(store.session_id), paths.spill(store.session_id)
+    sandbox = choose_sandbox(
+        options.sandbox, writable=(*options.add_dirs, scratch, spill, paths.transcripts(store.session_id)),
+        hidden=default_hidden(home, paths.home),
+    )  # fmt: skip
+    hooks = HookRunner(
+        files.hooks,
+        HookSession(
+            session_id=store.session_id, cwd=cwd, project_dir=repository_root(cwd), permission_mode=str(policy.mode),
+            transcript_path=paths.transcripts(store.session_id) / f"{store.session_id}.md", scratchpad=scratch,
+            environment=tool_environment(**files.env), spill_dir=spill,
+        ),
+        condition=rule_condition(cwd, home),
+        on_notice=lambda text: notice("hook", text),
+    )  # fmt: skip
     limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
     shells = Shells(store, paths, observer)
     worker_tools = ToolRegistry.builtin()
-    mode = "plan" if options.plan_only else options.permission_mode
     engines = EngineFactory(
         store=store, options=options, settings=settings, paths=paths, cwd=cwd, agents=agents, client=client,
-        limiter=Limiter(store.clock, random.Random()),
+        limiter=limiter,
         budget=TreeBudget(client.cost, limits, spent=_spent(store)),
         tools=worker_tools,
-        policy=Policy(
-            mode=mode, rules=RuleSet.from_flags(options.allowed_tools, options.disallowed_tools), cwd=cwd,
-            roots=(cwd, *options.add_dirs),
-        ),
+        policy=policy, hooks=hooks, environment=dict(files.env), sandbox=sandbox.wrap,
         shells=shells, redact=redact, approver=approver,
         deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
     )  # fmt: skip
     coordinator = Coordinator(
         store=store, agents=agents, paths=paths, cwd=cwd, observer=observer,
-        model_of=lambda asked: asked or settings.worker_model or settings.model,
+        model_of=lambda asked: resolve(asked or settings.worker_model or settings.model), task_created=hooks.task_created,
     )  # fmt: skip
     worktrees = Worktrees(paths.worktrees(store.session_id))
     backend = LocalBackend(
@@ -209,6 +235,10 @@ async def _compose(
         options=options, store=store, record=record, paths=paths, engines=engines, coordinator=coordinator, backend=backend,
         shells=shells, engine=engine, history=history, inbox=inbox, budget=budget, processes=processes, observer=observer,
         make_foreign=lambda reactions: ForeignChanges(store, reactions),
+        news=tuple(filter(None, (
+            *(f"{problem.source}: {problem.text}" for problem in agents.problems), *files.problems, *files.held_back,
+            sandbox.notice,
+        ))),
     )  # fmt: skip
 
 
@@ -217,14 +247,3 @@ def _spent(store: Store) -> Amount:
     total = store.read(lambda conn: ledger.total(conn, session_id=store.session_id))
     return Amount(total.known_cost_usd, total.output_tokens)
 
-
-def redactor(secrets: tuple[str, ...]) -> Callable[[str], str]:
-    """Takes known secret values out of text."""
-
-    def redact(text: str) -> str:
-        for secret in secrets:
-            if secret in text:
-                text = text.replace(secret, "[redacted]")
-        return text
-
-    return redact

@@ -32,6 +32,7 @@ from tasks.records import NewTask, TaskRecord
 from tasks.registry import TaskFilter
 from tasks.states import TaskStatus
 from worker_agent.errors import ConfigError
+from worker_agent.hooks import Verdict
 
 BY_MODEL = "model"
 
@@ -88,6 +89,7 @@ class Coordinator:
 
     def __init__(
         self, *, store: Store, agents: Agents, paths: Paths, cwd: Path, observer: Observer, model_of: Callable[[str | None], str],
+        task_created: Callable[[str, str, str, str | None], Awaitable[Verdict]],
         limits: Limits = Limits(),
     ) -> None:  # fmt: skip
         self.changed = asyncio.Event()
@@ -99,6 +101,7 @@ class Coordinator:
         self._cwd = cwd
         self._observer = observer
         self._model_of = model_of
+        self._task_created = task_created
         self._limits = limits
 
     # ── spawn ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,6 +128,9 @@ class Coordinator:
             output_file=str(self._paths.output_file(store.session_id, id)),
             fence=store.fence,
         )
+        verdict = await self._task_created(id, request.description, request.prompt, request.name)
+        if verdict.blocked:
+            raise ConfigError(f"a hook refuses the task: {verdict.stop or '; '.join(verdict.blocking)}")
         return await self._start(await store.write(lambda conn: self._create(conn, task)))
 
     def _create(self, conn: Connection, task: NewTask) -> TaskRecord:

@@ -33,6 +33,7 @@ from worker_agent.api.models import resolve
 from worker_agent.config import Settings, tool_environment
 from worker_agent.errors import ConfigError
 from worker_agent.events import PermissionDenial
+from worker_agent.hooks import HookRunner
 from worker_agent.messages import Block, Message, Usage, user
 from worker_agent.process import TASK_MARKER
 from worker_agent.session.context import AgentContext
@@ -40,6 +41,7 @@ from worker_agent.session.engine import EngineParams, QueryEngine
 from worker_agent.tools.base import Approver, ToolContext
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.registry import ToolRegistry
+from worker_agent.tools.tool_hooks import HookedTools
 
 NOT_FOR_WORKERS = ("Agent", "SendMessage", "TaskStop")
 
@@ -60,7 +62,10 @@ class EngineFactory:
     tools: ToolRegistry
     policy: Policy
     shells: Shells
+    hooks: HookRunner
     redact: Callable[[str], str]
+    environment: Mapping[str, str] = field(default_factory=dict)  # of tools, from settings files
+    sandbox: Callable[[Sequence[str], Path], Sequence[str]] | None = None
     approver: Approver | None = None
     deadline: float | None = None
     denials: list[PermissionDenial] = field(default_factory=list)
@@ -82,6 +87,12 @@ class EngineFactory:
     def inbox(self, agent_id: str) -> TaskInbox:
         return TaskInbox(self.store, agent_id, self.redact)
 
+    def worker_hooks(self, task: TaskRecord, cwd: Path) -> HookRunner:
+        return self.hooks.for_agent(
+            agent_id=task.agent_id, agent_type=task.definition or "worker", task_id=task.id, cwd=cwd,
+            transcript_path=Path(task.output_file) if task.output_file else None,
+        )  # fmt: skip
+
     async def worker(self, parts: WorkerParts) -> tuple[QueryEngine, Callable[[], None]]:
         """A worker's engine, and what is to be called when its run has ended. Raises `ConfigError`."""
         task = parts.task
@@ -89,7 +100,7 @@ class EngineFactory:
         registry = self._registry(definition, task.allowed_tools)
         policy = self.policy.child(mode=definition.permission_mode)
         context = self._tool_context(
-            agent_id=task.agent_id, task_id=task.id, cwd=parts.cwd, policy=policy, processes=parts.processes
+            agent_id=task.agent_id, task_id=task.id, cwd=parts.cwd, policy=policy, processes=parts.processes, hooks=parts.hooks
         )
         budget = self.budget.agent()
         engine = await self._engine(
@@ -105,6 +116,7 @@ class EngineFactory:
             model=resolve(task.model or self.settings.worker_model or self.settings.model),
             max_turns=definition.max_turns,
             result_schema=task.result_schema,
+            hooks=parts.hooks,
             top=False,
         )
 
@@ -129,7 +141,7 @@ class EngineFactory:
             prompt="\n\n".join(parts),
             registry=registry,
             tool_context=self._tool_context(
-                agent_id=session_id, task_id=None, cwd=self.cwd, policy=self.policy, processes=processes
+                agent_id=session_id, task_id=None, cwd=self.cwd, policy=self.policy, processes=processes, hooks=self.hooks
             ),
             journal=TaskJournal(self.store, session_id, None, file),
             inbox=inbox,
@@ -138,6 +150,7 @@ class EngineFactory:
             model=self.settings.model,
             max_turns=None,
             result_schema=None,
+            hooks=self.hooks,
             top=True,
         )
         return engine, budget
@@ -147,7 +160,7 @@ class EngineFactory:
     async def _engine(
         self, *, agent_id: str, task_id: str | None, prompt: str, registry: ToolRegistry, tool_context: ToolContext,
         journal: TaskJournal, inbox: TaskInbox, history: History, budget: AgentBudget, model: str, max_turns: int | None,
-        result_schema: Mapping[str, Any] | None, top: bool,
+        result_schema: Mapping[str, Any] | None, hooks: HookRunner, top: bool,
     ) -> QueryEngine:  # fmt: skip
         surroundings = history.surroundings or await self._surroundings(tool_context.cwd, journal)
         system = (prompt, surroundings["system"])
@@ -163,7 +176,7 @@ class EngineFactory:
                 client=self.client, limiter=self.limiter, registry=registry, tool_context=tool_context, system=system,
                 user_context=user(memory, kind="meta", meta=True) if memory else None, model=model,
                 fallback_model=self.settings.fallback_model, settings=self.settings, journal=journal, context=context,
-                inbox=inbox, budget=budget, history=history.messages, max_turns=max_turns, result_schema=result_schema,
+                inbox=inbox, stop_hooks=hooks, budget=budget, history=history.messages, max_turns=max_turns, result_schema=result_schema,
                 deadline=self.deadline, top=top, clock=self.store.clock,
             )
         )  # fmt: skip
@@ -179,7 +192,7 @@ class EngineFactory:
         return row.data["surroundings"]
 
     def _tool_context(
-        self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes
+        self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes, hooks: HookRunner
     ) -> ToolContext:
         session_id = self.store.session_id
         scratch, spill = self.paths.scratch(session_id), self.paths.spill(session_id)
@@ -192,12 +205,17 @@ class EngineFactory:
             roots=tuple(dict.fromkeys(roots)),
             spill_dir=spill / agent_id,
             scratchpad=scratch,
-            environment=tool_environment(**{TASK_MARKER: task_id or session_id, "COORDINATOR_SESSION_ID": session_id}),
+            environment={
+                **tool_environment(), **self.environment, TASK_MARKER: task_id or session_id,
+                "COORDINATOR_SESSION_ID": session_id,
+            },
             settings=self.settings.tools,
             clock=self.store.clock,
             permissions=policy,
             approver=self.approver,
+            hooks=HookedTools(hooks),
             background=self.shells,
+            sandbox=self.sandbox,
             on_process=processes.began,
             redact=self.redact,
         )

@@ -23,10 +23,12 @@ class RunOptions:
     model: str | None = None
     worker_model: str | None = None
     fallback_model: str | None = None
-    permission_mode: str = "default"
+    permission_mode: str = "default"  # "default" leaves it to the settings files
     allowed_tools: tuple[str, ...] = ()
     disallowed_tools: tuple[str, ...] = ()
     add_dirs: tuple[Path, ...] = ()
+    settings: str | None = None  # a settings file, or its JSON, above the others
+    sandbox: str = "off"  # auto, required, off
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     max_turns: int | None = None
@@ -47,7 +49,7 @@ class RunOptions:
     trusted: bool = False  # what the repository brings (agents) counts
     db: str | Path | None = None
 
-    def settings(self) -> Settings:
+    def effective(self) -> Settings:
         """The settings with this run's models in them."""
         config = self.config
         return replace(

@@ -29,7 +29,8 @@ from tasks import outbox
 from tasks.errors import Fenced
 from tasks.ids import TaskType
 from tasks.records import SessionRecord, TaskRecord
-from worker_agent.events import ModelCalled, Result
+from worker_agent.errors import ConfigError
+from worker_agent.events import ModelCalled, Notice, Result
 from worker_agent.messages import Message, user
 from worker_agent.session.engine import QueryEngine
 
@@ -92,13 +93,15 @@ class Session:
         self, *, options: RunOptions, store: Store, record: SessionRecord, paths: Paths, engines: EngineFactory,
         coordinator: Coordinator, backend: LocalBackend, shells: Shells, engine: QueryEngine, history: History,
         inbox: TaskInbox, budget: AgentBudget, processes: Processes, observer: Observer,
-        make_foreign: Callable[[Reactions], ForeignChanges],
+        make_foreign: Callable[[Reactions], ForeignChanges], news: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.options, self.store, self.record, self.paths = options, store, record, paths
         self.engines, self.coordinator, self.backend, self.shells = engines, coordinator, backend, shells
         self.engine = engine
         self._history, self._inbox, self._budget, self._processes = history, inbox, budget, processes
         self._observer = observer
+        self._news = news
+        self._hooks = engines.hooks
         self._ending: Ending | None = None
         self._interrupts = 0
         self._in_turn = False
@@ -171,6 +174,7 @@ class Session:
             await asyncio.gather(*watching, *self._side_work, return_exceptions=True)
             await self.backend.close(Ending.TERMINATED)
             await self.shells.close(Ending.TERMINATED)
+            await lease.release(self.store)  # nothing to do where the session was ended or lost
 
     async def _work(self) -> Result | None:
         """The coordinator's turns until there is nothing more to do; the last result."""
@@ -185,13 +189,34 @@ class Session:
 
     async def _begin(self) -> Message | None:
         """Take up what an earlier owner left: repaired messages, running tasks. The prompt to begin with, if any."""
+        for line in self._news:
+            self._notice("config", line)
         await self.engine.params.journal.append(self._history.added)
+        greeting = await self._greeting()
         for task in self.coordinator.live():
             await self._adopt(task)
         if self._history.added and (live := await self.engines.live_tasks()):
             await self.engine.params.journal.append(live)
             self.engine.messages = (*self.engine.messages, *live)
-        return user(self.options.prompt, at=self.store.clock.now()) if self.options.prompt else None
+        return await self._from_person(self.options.prompt, greeting) if self.options.prompt else None
+
+    async def _greeting(self) -> tuple[str, ...]:
+        """What `SessionStart` hooks want the model to know; the environment they give goes to the tools."""
+        verdict = await self._hooks.session_start("resume" if self._history.messages else "startup")
+        self.engines.environment = {**self.engines.environment, **verdict.environment}
+        context = self.engine.params.tool_context
+        context.environment = {**context.environment, **verdict.environment}
+        return verdict.context
+
+    async def _from_person(self, prompt: str, more: tuple[str, ...] = ()) -> Message:
+        """A prompt with what hooks add. Raises `ConfigError` if a `UserPromptSubmit` hook erases it."""
+        verdict = await self._hooks.user_prompt_submit(prompt)
+        if verdict.blocked:
+            raise ConfigError(f"a hook refuses the prompt: {verdict.stop or '; '.join(verdict.blocking)}")
+        return user("\n\n".join((prompt, *more, *verdict.context)), at=self.store.clock.now())
+
+    def _notice(self, kind: str, text: str) -> None:
+        self._observer(Observed(self.store.session_id, None, Notice(kind, self.engines.redact(text))))
 
     def _has_open_turn(self) -> bool:
         """Whether the stored conversation waits for an answer of the model."""
@@ -319,6 +344,8 @@ class Session:
         await self.shells.close(Ending.TERMINATED)
         await self._processes.end_own()
         self._budget.close()
+        await self._hooks.session_end(str(self._ending or "other"))
+        await self._hooks.close()
         closing = results.Closing(
             result=result,
             ending=self._ended_early(),

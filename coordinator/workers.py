@@ -33,11 +33,13 @@ from tasks.errors import Fenced
 from tasks.records import TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.errors import AgentError
+from worker_agent.hooks import HookRunner
 from worker_agent.events import Event, ModelCalled, Result
 from worker_agent.messages import Message, Usage, user
 from worker_agent.session.engine import QueryEngine
 
 KILLED = "killed"
+MAX_OBJECTIONS = 8  # of hooks to one task's end
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class WorkerParts:
     inbox: TaskInbox
     history: History
     processes: Processes
+    hooks: HookRunner
 
 
 class Engines(Protocol):
@@ -61,6 +64,8 @@ class Engines(Protocol):
     async def worker(self, parts: WorkerParts) -> tuple[QueryEngine, Callable[[], None]]:
         """The engine, and what is to be called when its run has ended."""
         ...
+
+    def worker_hooks(self, task: TaskRecord, cwd: Path) -> HookRunner: ...
 
     def history(self, agent_id: str) -> History: ...
 
@@ -91,6 +96,8 @@ class WorkerRun:
         self._engine: QueryEngine | None = None
         self._inbox: TaskInbox | None = None
         self._tree: Worktree | None = None
+        self._hooks: HookRunner  # from the preparation on
+        self._objections = 0
         self._stopping: str | None = None
         self._close: Callable[[], None] = lambda: None
 
@@ -141,9 +148,8 @@ class WorkerRun:
                 prompt = await self._prepare()
                 while True:
                     end = await self._drive(prompt)
-                    if await shielded(self._record(end)):
-                        return
-                    prompt = None  # a message came while the last answer was written
+                    if (prompt := await self._objection(end)) is None and await shielded(self._record(end)):
+                        return  # else: a hook objects, or a message came while the last answer was written
             except (Fenced, asyncio.CancelledError):
                 raise
             except AgentError as error:
@@ -164,16 +170,23 @@ class WorkerRun:
         journal = self._engines.journal(self._task)
         await journal.append(history.added)
         self._inbox = self._engines.inbox(self._task.agent_id)
+        self._hooks = self._engines.worker_hooks(self._task, cwd)
         self._engine, self._close = await self._engines.worker(
             WorkerParts(
                 task=self._task, cwd=cwd, journal=journal, inbox=self._inbox, history=history,
-                processes=self._processes,
+                processes=self._processes, hooks=self._hooks,
             )
         )  # fmt: skip
         if self._stopping is not None:
             self._engine.interrupt(self._stopping)
         begun = any(message.data.get("task_id") == self._task_id for message in history.messages)
-        return None if begun else user(self._task.prompt, data={"task_id": self._task_id}, at=self._store.clock.now())
+        return None if begun else await self._first_message()
+
+    async def _first_message(self) -> Message:
+        task = self._task
+        verdict = await self._hooks.subagent_start(task.definition or "worker", task.agent_id)
+        text = "\n\n".join((task.prompt, *verdict.context))
+        return user(text, data={"task_id": task.id}, at=self._store.clock.now())
 
     async def _working_directory(self) -> Path:
         """Where the worker works: the task's directory, or a worktree of its own, made on the first attempt."""
@@ -205,6 +218,18 @@ class WorkerRun:
         if last.stop_reason not in ("end_turn", "stop_sequence"):
             return None
         return Ended(status=TaskStatus.COMPLETED, result=last.text, end_reason="completed")
+
+    async def _objection(self, end: Ended | None) -> Message | None:
+        """What `TaskCompleted` hooks have against calling the task completed: the worker goes back to work with it."""
+        if end is None or end.status is not TaskStatus.COMPLETED or self._objections >= MAX_OBJECTIONS:
+            return None
+        task = self._task
+        verdict = await self._hooks.task_completed(task.id, task.description, task.prompt, task.name)
+        if not verdict.blocking:
+            return None
+        self._objections += 1
+        text = "The task does not count as completed yet:\n" + "\n".join(verdict.blocking)
+        return user(text, kind="meta", meta=True, data={"reason": "task_completed_hook"})
 
     async def _submit(self, prompt: Message | None) -> Ended:
         assert self._engine is not None

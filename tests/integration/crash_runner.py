@@ -17,7 +17,7 @@ from worker_agent.api.anthropic_client import AnthropicClient
 async def main(tmp: str, base_url: str, resume: str | None = None) -> None:
     bench = Bench(Path(tmp))
     options = bench.options(None if resume else "do it", resume=resume)
-    client = AnthropicClient(settings=options.settings(), base_url=base_url, api_key="test")
+    client = AnthropicClient(settings=options.effective(), base_url=base_url, api_key="test")
     loop = asyncio.get_running_loop()
 
     def ready(handle: SessionHandle) -> None:

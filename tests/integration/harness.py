@@ -44,7 +44,7 @@ class Bench:
 
     async def session(self, api: FakeAPI, prompt: str | None = "do it", **changes: Any) -> RunOutcome:
         options = self.options(prompt, **changes)
-        client = AnthropicClient(settings=options.settings(), base_url=api.base_url, api_key="test")
+        client = AnthropicClient(settings=options.effective(), base_url=api.base_url, api_key="test")
 
         def observe(observed: Observed) -> None:
             self.seen.append(observed)
