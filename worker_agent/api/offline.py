@@ -1,9 +1,9 @@
 """The offline model: a deterministic surveyor behind the `ModelClient` port. No network, and no language model.
 
-1. It decides from the request alone. Agent without Grep among the tools: it is the coordinator. A survey question: it is
-   a research or verification worker. Anything else with Grep and Read: it surveys by itself.
-2. The conversation is its only memory: what to do next follows from what the messages since the goal hold. Equal requests
-   give equal answers, ids included.
+1. It decides from the request alone. Agent without Grep among the tools: it is the coordinator. A survey question: it
+   is a research or verification worker. Anything else with Grep and Read: it surveys by itself.
+2. The conversation is its only memory: what to do next follows from what the messages since the goal hold. Equal
+   requests give equal answers, ids included.
 3. It states only what a tool printed, cites it as `file:line`, and has every citation read again before it reports.
 4. It says that it is no language model. It follows no instructions, so nothing it reads can give it any.
 """
@@ -29,10 +29,13 @@ HEADING = "# Survey"
 CHARS_PER_TOKEN = 4
 PIECE = 120  # characters of one piece of text
 NO_MODEL = (
-    "Written by the built-in offline model: no language model read anything here. It lists what searches and files show; "
-    "it does not judge, and it changes nothing."
+    "Written by the built-in offline model: no language model read anything here. It lists what searches and files "
+    "show; it does not judge, and it changes nothing."
 )
-PLAIN = "I am the offline model, no language model: I survey a directory for a goal, and can neither discuss nor change anything."
+PLAIN = (
+    "I am the offline model, no language model: I survey a directory for a goal, and can neither discuss nor change "
+    "anything."
+)
 
 
 class OfflineClient:
@@ -81,7 +84,12 @@ class Answer:
 
     def blocks(self) -> list[Block]:
         uses = [
-            {"type": "tool_use", "id": f"toolu_{self.seed[:20]}{index:02d}", "name": call.name, "input": dict(call.input)}
+            {
+                "type": "tool_use",
+                "id": f"toolu_{self.seed[:20]}{index:02d}",
+                "name": call.name,
+                "input": dict(call.input),
+            }
             for index, call in enumerate(self.calls)
         ]
         return [text_block(self.text), *uses]
@@ -100,7 +108,10 @@ def answer_to(request: ModelRequest) -> Answer:
     else:
         text, calls = f"{PLAIN} For that I need the tools Glob, Grep and Read, which I was not given.", []
     if calls and not request.tools_allowed:
-        text, calls = "The survey ends here, before it was done: no further call is allowed. Nothing can be reported.", []
+        text, calls = (
+            "The survey ends here, before it was done: no further call is allowed. Nothing can be reported.",
+            [],
+        )
     return Answer(text, calls, _seed(request))
 
 
@@ -170,7 +181,7 @@ def _read_run(messages: Sequence[Message]) -> _Run:
 
 
 def _is_task(message: Message, run: _Run | None) -> bool:
-    """A survey question always is; a person's prompt is if no survey is under way and the one before was no worker's."""
+    """A survey question always is; a person's prompt is if no survey runs and the one before was no worker's."""
     if survey.plan_for(message.text) is not None:
         return True
     if not _is_prompt(message):
@@ -192,7 +203,9 @@ def _follow(run: _Run, message: Message) -> None:
 
 def _text_of(block: Block) -> str:
     content = block.get("content") or ""
-    return content if isinstance(content, str) else "".join(b.get("text", "") for b in content if b.get("type") == "text")
+    return (
+        content if isinstance(content, str) else "".join(b.get("text", "") for b in content if b.get("type") == "text")
+    )
 
 
 def _next(plan: survey.Plan, run: _Run) -> tuple[Sequence[survey.Call], str | None]:
@@ -281,7 +294,11 @@ def _go_on(current: _Survey, ends: dict[str, _End], directory: str | None) -> tu
         return said, [survey.Call("Agent", {"description": VERIFICATION, "prompt": prompt})]
     end = ends.get(current.tasks.get(VERIFICATION) or "")
     held = survey.verdicts_in(end.result) if end else set()
-    failure = None if end and end.status == "completed" else f"the verification worker {end.status if end else 'did not start'}"
+    failure = (
+        None
+        if end and end.status == "completed"
+        else f"the verification worker {end.status if end else 'did not start'}"
+    )
     return _report(current.goal, directory, sections, cited, held, failure if cited else None, current.unread), []
 
 
@@ -329,7 +346,7 @@ def _note_started(current: _Survey, message: Message) -> None:
 
 
 def _notifications(message: Message) -> dict[str, _End]:
-    """The ends of tasks that a message tells of. The system escapes what workers wrote, so an element is one element."""
+    """The ends of tasks that a message tells of. What workers wrote is escaped, so an element is one element."""
     if message.kind != "attachment" or "<task-notification>" not in message.text:
         return {}
     from xml.etree import ElementTree
@@ -359,7 +376,11 @@ def _report(
     failure: str | None, unread: int = 0,
 ) -> str:  # fmt: skip
     """The survey as Markdown, with no citation in it but those that were found to hold."""
-    parts = [f"{HEADING}{f' of {code_span(directory)}' if directory else ''}", f"> {NO_MODEL}", f"Goal: {_quoted(goal)}"]
+    parts = [
+        f"{HEADING}{f' of {code_span(directory)}' if directory else ''}",
+        f"> {NO_MODEL}",
+        f"Goal: {_quoted(goal)}",
+    ]
     for name, text in sections.items():
         parts += [f"## {survey.QUESTIONS[name][0]}", keep(text, held).strip()]
     parts += ["## Verification", _verification(cited, held, failure)]

@@ -1,8 +1,8 @@
 """Citations of the offline surveyor: `file:line` with the text that stands there, written and read back.
 
 A citation is one line, "- `path:line` `text`". The text is what the line holds, without the white space around it; one
-longer than `TEXT_CAP` is cut, and an ellipsis behind it says so. What could not be written like that without a change is
-not cited at all.
+longer than `TEXT_CAP` is cut, and an ellipsis behind it says so. What could not be written like that without a change
+is not cited at all.
 """
 
 from __future__ import annotations

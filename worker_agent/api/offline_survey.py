@@ -1,4 +1,4 @@
-"""What the offline surveyor looks at: each question is a plan that asks for tool calls and makes a report of the answers.
+"""What the offline surveyor looks at: each question is a plan that asks for tool calls and makes a report of it.
 
 A plan is a generator: it yields the calls of one answer, is sent their results in the same order (None for one that
 failed or is not there), and returns its report. It keeps nothing between model calls: the conversation is its memory,
@@ -34,7 +34,8 @@ QUESTIONS = {
 
 LANGUAGES = {
     "Python": "*.{py,pyi}", "JavaScript": "*.{js,mjs,cjs,jsx}", "TypeScript": "*.{ts,tsx,mts}", "Go": "*.go",
-    "Rust": "*.rs", "C": "*.{c,h}", "C++": "*.{cc,cpp,cxx,hpp}", "Java": "*.java", "Ruby": "*.rb", "Shell": "*.{sh,bash}",
+    "Rust": "*.rs", "C": "*.{c,h}", "C++": "*.{cc,cpp,cxx,hpp}", "Java": "*.java", "Ruby": "*.rb",
+    "Shell": "*.{sh,bash}",
     "HTML and CSS": "*.{html,htm,css}", "Text": "*.{md,rst,txt}",
 }  # fmt: skip
 MANIFESTS = (
@@ -44,11 +45,20 @@ DEFINITION = r"^\s*(?:async def|def|class|func|fn|pub|export|function|module\.ex
 MARKS = r"\b(TODO|FIXME|XXX|HACK)\b"
 _DESCRIBES = re.compile(r'^\s*"?(name|version|description|requires-python|main|module|edition|license)"?\s*[:= ]')
 _TEST_COMMAND = (
-    r"pytest|unittest|\btox\b|\bnox\b|\"test\"\s*:|^test\w*:|go test|cargo test|npm (run )?test|\bjest\b|vitest|mocha|node --test"
+    r"pytest|unittest|\btox\b|\bnox\b|\"test\"\s*:|^test\w*:|go test|cargo test|npm (run )?test|"
+    r"\bjest\b|vitest|mocha|node --test"
 )
 _TEST_CASE = r"^\s*(?:async )?def test\w*\(|^\s*(?:it|test|describe)\(|^func Test\w+\(|#\[(?:tokio::)?test\]|@Test\b"
-_TEST_FILES = ("*test*.py", "*_test.go", "*.{test,spec}.{js,jsx,ts,tsx,mjs,cjs}", "*Test.java", "{test,tests,spec}/**/*.{js,rs,rb,mjs,ts}")
-_CONFIGURATION = "{pyproject.toml,setup.cfg,tox.ini,noxfile.py,pytest.ini,package.json,Makefile,justfile,*.yml,*.yaml,README*}"
+_TEST_FILES = (
+    "*test*.py",
+    "*_test.go",
+    "*.{test,spec}.{js,jsx,ts,tsx,mjs,cjs}",
+    "*Test.java",
+    "{test,tests,spec}/**/*.{js,rs,rb,mjs,ts}",
+)
+_CONFIGURATION = (
+    "{pyproject.toml,setup.cfg,tox.ini,noxfile.py,pytest.ini,package.json,Makefile,justfile,*.yml,*.yaml,README*}"
+)
 _STOP_WORDS = frozenset(
     "a about after all also and any are around been before being between both but can could does done each every "
     "find for from give has have here how into just know list look make many more most much must need only other "
@@ -91,8 +101,8 @@ def prompt_for(question: str, goal: str, directory: str | None) -> str:
 def verification_prompt(cited: Sequence[Citation], directory: str | None) -> str:
     place = f"the directory {directory}" if directory else "your working directory"
     return (
-        f"Survey question: verify\n\nOther workers surveyed {place} and cited the lines below. Read each cited line again "
-        "and report for each whether it says what is quoted. Change nothing.\n\n" + "\n".join(map(str, cited))
+        f"Survey question: verify\n\nOther workers surveyed {place} and cited the lines below. Read each cited line "
+        "again and report for each whether it says what is quoted. Change nothing.\n\n" + "\n".join(map(str, cited))
     )
 
 
@@ -134,14 +144,19 @@ def layout() -> Plan:
         _names("Directories" if second.whole else "Some of its directories", _directories(answers)),
         _names("Files at the top", sorted(map(_base, top.files))),
         _cited("What the project says of itself:", said),
-        _cited(f"Definitions in {main} ({defined.count()}), for example:", _spread(defined.citations(), 8)) if main else "",
+        _cited(f"Definitions in {main} ({defined.count()}), for example:", _spread(defined.citations(), 8))
+        if main
+        else "",
     )
 
 
 def words(wanted: Sequence[str]) -> Plan:
     if not wanted:
         return "The goal has no word that is worth searching for."
-    answers = yield [_grep(rf"\b{_escape(word)}" if word[0].isalnum() else _escape(word), limit=30, **{"-i": True}) for word in wanted]
+    answers = yield [
+        _grep(rf"\b{_escape(word)}" if word[0].isalnum() else _escape(word), limit=30, **{"-i": True})
+        for word in wanted
+    ]
     found = {word: Hits.of(answer) for word, answer in zip(wanted, answers, strict=True)}
     chosen = {word: _spread(hits.citations(), 6) for word, hits in found.items()}
     indented = [hit for hits in found.values() for hit in hits.indented()][:4]
@@ -377,7 +392,9 @@ def _base(path: str) -> str:
 
 def _directories(listings: Iterable[Listing]) -> list[str]:
     """The first directories of all paths listed. Absolute paths lie outside and say nothing here."""
-    return sorted({name.split("/", 1)[0] for listing in listings for name in listing.files if "/" in name.lstrip("/")} - {""})
+    return sorted(
+        {name.split("/", 1)[0] for listing in listings for name in listing.files if "/" in name.lstrip("/")} - {""}
+    )
 
 
 def _ranked(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -7,8 +7,8 @@ Rules of this file:
 2. Nothing but a regular file is ever read or written; it is opened without blocking and looked at after it is open, so
    that a FIFO or a device put in its place in between cannot hang anybody.
 3. Text keeps its encoding, its byte-order mark and its line ends. A file that no text codec fits is binary.
-4. What is written is written beside the file and renamed over it, with the old permissions. The look at the old bytes and
-   the rename stand under one lock of this process, so that of two agents that read the same bytes only one may write.
+4. What is written is written beside the file and renamed over it, with the old permissions. The look at the old bytes
+   and the rename stand under one lock of this process, so that of two agents that read the same bytes only one writes.
 5. A link is followed for writing only while it stays inside the agent's roots.
 6. Every `OSError` leaves as a `ToolError` that says what to do.
 """
@@ -116,6 +116,7 @@ def refuse_way_out(target: Target, context: ToolContext) -> None:
 _WORDS = {
     errno.EACCES: "cannot be accessed: permission denied. Choose another path, or ask for the permission",
     errno.EPERM: "cannot be changed: the system does not permit it",
+    errno.EEXIST: "cannot be made: a part of the path is a file, not a directory",
     errno.ENOTDIR: "does not exist: a part of the path is a file, not a directory",
     errno.EISDIR: "is a directory. Use Glob to see what is in it",
     errno.ELOOP: "is a link that leads back to itself",
@@ -237,6 +238,11 @@ def decode(data: bytes) -> Text | None:
     return Text(data.decode("latin-1"), "latin-1")
 
 
+def printable(line: str) -> str:
+    """A piece of decoded text as it can be stored and sent: a byte that fitted no character becomes U+FFFD."""
+    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def _try(data: bytes, encoding: str) -> str | None:
     try:
         return data.decode(encoding)
@@ -245,7 +251,7 @@ def _try(data: bytes, encoding: str) -> str | None:
 
 
 def with_text(old: Text, text: str, added: str, target: Target) -> Text:
-    """`old` with another text; `added` is what the model wrote of it, which the file's encoding must be able to hold."""
+    """`old` with another text; `added` is what the model wrote of it, which the file's encoding must hold."""
     try:
         added.encode("utf-8")
         added.encode(old.encoding)
@@ -258,7 +264,9 @@ def with_text(old: Text, text: str, added: str, target: Target) -> Text:
     new = replace(old, text=text)
     again = decode(new.encode())
     if again is None or (again.encoding != new.encoding and again.text != text):
-        raise ToolError(f"With this text {target.shown} would be taken for binary or for another encoding. Not written.")
+        raise ToolError(
+            f"With this text {target.shown} would be taken for binary or for another encoding. Not written."
+        )
     return new
 
 
@@ -313,7 +321,7 @@ def load(target: Target, cap: int = EDIT_CAP) -> tuple[bytes, os.stat_result]:
 
 def too_large(target: Target, size: int, cap: int) -> ToolError:
     return ToolError(
-        f"{target.shown} has {size:,} bytes; up to {cap:,} can be changed here. Use Bash (sed, a script) for larger files."
+        f"{target.shown} has {size:,} bytes; up to {cap:,} can be changed here. For larger ones use Bash (a script)."
     )
 
 

@@ -51,7 +51,12 @@ class Talk:
 
     def request(self, **fields: Any) -> ModelRequest:
         return ModelRequest(
-            model=MODEL, max_tokens=16_000, system=self.system, tools=self.specs, messages=tuple(self.messages), **fields
+            model=MODEL,
+            max_tokens=16_000,
+            system=self.system,
+            tools=self.specs,
+            messages=tuple(self.messages),
+            **fields,
         )
 
     async def answer(self, **fields: Any) -> Message:
@@ -150,5 +155,3 @@ def notification(task: str, status: str, description: str, result: str) -> str:
         "<usage><total_tokens>1</total_tokens><tool_uses>1</tool_uses><duration_ms>1</duration_ms></usage>\n"
         "</task-notification>"
     )
-
-

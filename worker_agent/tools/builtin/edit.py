@@ -18,9 +18,9 @@ from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 class Edit(Tool):
     name: ClassVar[str] = "Edit"
     description = (
-        "Replaces exact text in a file. Read the file first. `old_string` must be in the file exactly once, white space "
-        "included and without the line numbers that Read puts in front; give more lines around it to make it unique, or "
-        "set `replace_all` to replace every occurrence. Encoding and line ends of the file are kept."
+        "Replaces exact text in a file. Read the file first. `old_string` must be in the file exactly once, white "
+        "space included and without the line numbers that Read puts in front; give more lines around it to make it "
+        "unique, or set `replace_all` to replace every occurrence. Encoding and line ends of the file are kept."
     )
     input_schema: ClassVar[dict[str, Any]] = {
         "type": "object",
@@ -73,6 +73,7 @@ class _Edit:
             raise ToolError(f"{self.target.shown} is a binary file and cannot be edited as text.")
         spans = find(text, self.old)
         self._must_be_clear(text, len(spans))
+        spans = apart(spans)
         result = files.with_text(text, *self._replaced(text, spans), self.target)
         self.count = len(spans)
         self.snippet = _snippet(result, spans[0][0], self.new)
@@ -83,8 +84,8 @@ class _Edit:
             raise ToolError(f"old_string was not found in {self.target.shown}. {_near_miss(text, self.old)}")
         if count > 1 and not self.everywhere:
             raise ToolError(
-                f"old_string is in {self.target.shown} {count} times. Give more lines around the place you mean, or set "
-                "replace_all to change all of them."
+                f"old_string is in {self.target.shown} {count} times. Give more lines around the place you mean, or "
+                "set replace_all to change all of them."
             )
 
     def _replaced(self, text: files.Text, spans: list[tuple[int, int]]) -> tuple[str, str]:
@@ -99,25 +100,35 @@ class _Edit:
 
 
 def find(text: files.Text, old: str) -> list[tuple[int, int]]:
-    """Where `old` is in `text`, non-overlapping, with any line end standing for any; if nowhere so, then exactly."""
+    """Everywhere `old` is in `text`, overlapping places too: where it may stand in two ways, it is not clear which one
+    is meant. Any line end stands for any; only if it is nowhere so, it is looked for exactly."""
     newline = text.newline
     if newline in ("\n", "") and "\r" not in old:
         return _spans(text.text, old)
     end = "\r" if newline == "\r" else r"\r?\n"
     pattern = end.join(re.escape(line) for line in _plain(old).split("\n"))
-    return [match.span() for match in re.finditer(pattern, text.text)] or _spans(text.text, old)
+    return [match.span(1) for match in re.finditer(f"(?=({pattern}))", text.text)] or _spans(text.text, old)
 
 
 def _spans(text: str, old: str) -> list[tuple[int, int]]:
     spans, start = [], text.find(old)
     while start >= 0:
         spans.append((start, start + len(old)))
-        start = text.find(old, start + len(old))
+        start = text.find(old, start + 1)
     return spans
 
 
+def apart(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of the places, from the first on, that do not overlap the one before."""
+    chosen: list[tuple[int, int]] = []
+    for span in spans:
+        if not chosen or span[0] >= chosen[-1][1]:
+            chosen.append(span)
+    return chosen
+
+
 def _line_end(text: files.Text, replaced: str) -> str:
-    """The line end for what takes the place of `replaced`; "" = as the model wrote it (the file has no line end yet)."""
+    """The line end for what takes the place of `replaced`; "" = as the model wrote it (the file has no line end)."""
     newline = text.newline
     if newline is not None:
         return newline
@@ -140,11 +151,7 @@ def _snippet(text: files.Text, start: int, new: str) -> str:
     line = before.count("\r" if text.newline == "\r" else "\n")
     first, last = max(0, line - 3), min(line + new.count("\n"), line + 12) + 4
     shown = text.lines()[first:last]
-    return "\n".join(f"{first + i + 1:>6}\t{_visible(s)[:500]}" for i, s in enumerate(shown))
-
-
-def _visible(text: str) -> str:
-    return text.encode("utf-8", "replace").decode() if not text.isascii() else text
+    return "\n".join(f"{first + i + 1:>6}\t{files.printable(s)[:500]}" for i, s in enumerate(shown))
 
 
 def _near_miss(text: files.Text, old: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from worker_agent.tools import files
@@ -16,14 +16,15 @@ from worker_agent.tools.builtin.glob import shown_path
 HEAD_LIMIT = 250  # lines or entries shown when none is asked for
 COLUMNS = 1_000  # characters of one line shown
 OUTPUT_CAP = 8 * 1024 * 1024  # bytes read from ripgrep
+_REMARK = re.compile(rb"[^\n]*: (?:binary file matches|WARNING: stopped searching)")
 
 
 class Grep(Tool):
     name: ClassVar[str] = "Grep"
     description = (
         "Searches the content of files with a regular expression (ripgrep syntax: literal braces are written `\\{`). "
-        "`output_mode`: `files_with_matches` (default, newest first), `content` (lines with numbers; `-A` `-B` `-C` for "
-        "lines around them) or `count`. Narrow with `path`, `glob` (`*.ts`) or `type` (`py`, `js`, `rust` …). "
+        "`output_mode`: `files_with_matches` (default, newest first), `content` (lines with numbers; `-A` `-B` `-C` "
+        "for lines around them) or `count`. Narrow with `path`, `glob` (`*.ts`) or `type` (`py`, `js`, `rust` …). "
         "`multiline` lets a match span lines. Files that git ignores and binary files are left out."
     )
     input_schema: ClassVar[dict[str, Any]] = {
@@ -40,7 +41,11 @@ class Grep(Tool):
             "-B": {"type": "integer", "minimum": 0, "description": "Lines before each match"},
             "-C": {"type": "integer", "minimum": 0, "description": "Lines before and after each match"},
             "multiline": {"type": "boolean", "description": "Matches may span lines, and `.` matches line ends"},
-            "head_limit": {"type": "integer", "minimum": 0, "description": "Most lines or files shown (default 250; 0: all)"},
+            "head_limit": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Most lines or files shown (default 250; 0: all)",
+            },
         },
         "required": ["pattern"],
         "additionalProperties": False,
@@ -97,10 +102,9 @@ def _globs(text: str) -> list[str]:
 def _content(stdout: bytes, target: files.Target, context: ToolContext) -> list[str]:
     """Lines as `path:number:text` for matches and `path-number-text` around them."""
     lines, shown = [], {}
-    for line in stdout.split(b"\n")[:-1]:
-        name, nul, rest = line.partition(b"\0")
-        if not nul:
-            lines.append(_readable(line))
+    for name, rest in _records(stdout, target):
+        if not name:
+            lines.append(_readable(rest))
             continue
         if name not in shown:
             shown[name] = shown_path(name, target, context)
@@ -109,14 +113,28 @@ def _content(stdout: bytes, target: files.Target, context: ToolContext) -> list[
     return lines
 
 
+def _records(stdout: bytes, target: files.Target) -> Iterator[tuple[bytes, bytes]]:
+    """Name and rest of each line that ripgrep printed; the name is empty for what is no match (`--`, remarks on binary
+    files). Names end with NUL and may hold line ends; lines of text hold neither. An unfinished line is left out."""
+    place, start = os.fsencode(target.real), 0
+    while (nul := stdout.find(b"\0", start)) >= 0 and (end := stdout.find(b"\n", nul)) >= 0:
+        name = stdout[start:nul]
+        while b"\n" in name and (not name.startswith(place) or _REMARK.match(name)):
+            remark, _, name = name.partition(b"\n")
+            yield b"", remark
+        yield name, stdout[nul + 1 : end]
+        start = end + 1
+    for remark in stdout[start:].split(b"\n")[:-1]:
+        yield b"", remark
+
+
 def _readable(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
 def _counts(stdout: bytes, target: files.Target, context: ToolContext) -> Iterable[tuple[str, int]]:
-    for line in stdout.split(b"\n"):
-        name, nul, count = line.partition(b"\0")
-        if nul and count.isdigit():
+    for name, count in _records(stdout, target):
+        if name and count.isdigit():
             yield shown_path(name, target, context), int(count)
 
 
@@ -149,7 +167,8 @@ def _answer(
         more = "at least " if found.cut else ""
         kind = "lines" if mode == "content" else "files"
         notes.append(
-            f"{len(shown):,} of {more}{len(entries):,} {kind} shown. Narrow the search, or raise head_limit up to the size limit."
+            f"{len(shown):,} of {more}{len(entries):,} {kind} shown. "
+            "Narrow the search, or raise head_limit up to the size limit."
         )
     text = "\n".join([*shown, *(f"[{note}]" for note in notes)])
     return ToolResult(text, data={"mode": mode, "numEntries": len(entries)})

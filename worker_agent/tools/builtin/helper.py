@@ -16,8 +16,8 @@ STDERR_CAP = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`cut`: the output limit was reached and the program ended. `timed_out`: it was ended by the time limit; `stdout` is
-    what it had written by then. `exit_code` is None if it was ended by us."""
+    """`cut`: the output limit was reached and the program ended. `timed_out`: it was ended by the time limit; `stdout`
+    is what it had written by then. `exit_code` is None if it was ended by us."""
 
     exit_code: int | None
     stdout: bytes
@@ -27,7 +27,13 @@ class Finished:
 
 
 async def run(
-    argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout: float, cap: int, stdin: bytes | None = None
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    timeout: float,
+    cap: int,
+    stdin: bytes | None = None,
 ) -> Finished:
     """Run `argv` with at most `cap` bytes of output kept. On cancellation the program is killed first. Raises `OSError`
     if it cannot be started."""

@@ -1,7 +1,7 @@
 """`NotebookEdit`: one cell of a Jupyter notebook replaced, inserted or deleted.
 
-The file keeps its indentation and everything that is not the cell. A replaced code cell loses its outputs: they came from
-another source.
+The file keeps its indentation and everything that is not the cell. A replaced code cell loses its outputs: they came
+from another source.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from worker_agent.tools.builtin import notebook_text
 class NotebookEdit(Tool):
     name: ClassVar[str] = "NotebookEdit"
     description = (
-        "Changes one cell of a Jupyter notebook that you have read. `edit_mode`: `replace` (default) puts `new_source` into "
-        "the cell, `insert` adds a cell after it (at the beginning without `cell_id`; `cell_type` is needed), `delete` "
-        "removes it. Cells are named as Read shows them."
+        "Changes one cell of a Jupyter notebook that you have read. `edit_mode`: `replace` (default) puts `new_source` "
+        "into the cell, `insert` adds a cell after it (at the beginning without `cell_id`; `cell_type` is needed), "
+        "`delete` removes it. Cells are named as Read shows them."
     )
     input_schema: ClassVar[dict[str, Any]] = {
         "type": "object",

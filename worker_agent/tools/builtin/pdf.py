@@ -28,7 +28,9 @@ class Pages:
     def as_text(self, target: Target, cap: int) -> str:
         """At most about `cap` characters; says what is left out."""
         last = self.first + len(self.texts) - 1
-        parts = [f"{target.shown}: pages {self.first}–{last} of {self.total}, text only (layout and pictures are lost)."]
+        parts = [
+            f"{target.shown}: pages {self.first}–{last} of {self.total}, text only (layout and pictures are lost)."
+        ]
         for number, text in enumerate(self.texts, self.first):
             parts.append(f"── page {number} ──\n{text.strip()}")
         whole = "\n\n".join(parts)
@@ -42,9 +44,7 @@ class Pages:
 async def pages(target: Target, first: int, last: int, context: ToolContext) -> Pages:
     argv = [sys.executable, "-I", str(SCRIPT), str(target.real), str(first), str(last)]
     try:
-        done = await helper.run(
-            argv, cwd=context.cwd, environment=context.environment, timeout=TIMEOUT, cap=OUTPUT_CAP
-        )
+        done = await helper.run(argv, cwd=context.cwd, environment=context.environment, timeout=TIMEOUT, cap=OUTPUT_CAP)
     except OSError as error:
         raise ToolError(f"{target.shown}: the PDF reader could not be started ({error.strerror}).") from None
     if done.timed_out or done.cut:

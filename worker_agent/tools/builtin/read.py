@@ -5,8 +5,8 @@
 2. The same part of an unchanged file, read again, is answered in one line. Once: should the first answer have left the
    context since, asking again brings the text.
 3. Lines end at "\\n" only, as ripgrep counts them, so that line numbers of Grep and Read agree.
-4. A PDF is given as text, which is cheap and which every endpoint takes; only where it has no text (a scan) and is small
-   does it go out as a document block, for the model to look at.
+4. A PDF is given as text, which is cheap and which every endpoint takes; only where it has no text (a scan) and is
+   small does it go out as a document block, for the model to look at.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _CHUNK = 65_536
 class Read(Tool):
     name: ClassVar[str] = "Read"
     description = (
-        "Reads a file: text with line numbers, images (png, jpeg, gif, webp), PDF (`pages`, e.g. \"3-7\"), notebooks. "
-        "Shows up to 2,000 lines from `offset` on (the first line is 1); use `offset` and `limit` for parts of long files. "
-        "For directories use Glob."
+        'Reads a file: text with line numbers, images (png, jpeg, gif, webp), PDF (`pages`, e.g. "3-7"), notebooks. '
+        "Shows up to 2,000 lines from `offset` on (the first line is 1); use `offset` and `limit` for parts of long "
+        "files. For directories use Glob."
     )
     input_schema: ClassVar[dict[str, Any]] = {
         "type": "object",
@@ -45,7 +45,7 @@ class Read(Tool):
             "file_path": {"type": "string", "description": "Absolute path of the file"},
             "offset": {"type": "integer", "minimum": 0, "description": "Number of the first line to show"},
             "limit": {"type": "integer", "minimum": 1, "description": "How many lines to show"},
-            "pages": {"type": "string", "description": "PDF only: a page or a range of up to 20, e.g. \"3\" or \"3-7\""},
+            "pages": {"type": "string", "description": 'PDF only: a page or a range of up to 20, e.g. "3" or "3-7"'},
         },
         "required": ["file_path"],
         "additionalProperties": False,
@@ -126,7 +126,8 @@ def _unchanged(context: ToolContext, target: files.Target, wanted: _Range) -> To
     known.ranges = tuple(r for r in known.ranges if r != key)
     known.order = files.next_order()
     return ToolResult(
-        f"{target.shown} is unchanged since you read these lines; the earlier result holds. (Read once more to see it again.)",
+        f"{target.shown} is unchanged since you read these lines; the earlier result holds. "
+        "(Read once more to see it again.)",
         data={"type": "file_unchanged", "filePath": str(target.path)},
     )
 
@@ -138,7 +139,9 @@ def _remember(
     before = context.read_files.get(target.real) if keep else None
     record.ranges = (before.ranges if before else ()) + ((wanted.first, wanted.count),)
     whole = wanted.first == 1 and at_end
-    record.partial = not whole and (before is None or before.partial) and not (at_end and _reaches(record.ranges, wanted.first))
+    record.partial = (
+        not whole and (before is None or before.partial) and not (at_end and _reaches(record.ranges, wanted.first))
+    )
     context.read_files[target.real] = record
 
 
@@ -186,13 +189,15 @@ class _Shown:
             of = f" of {self.total}" if self.total is not None else ""
             why = " (size limit of one answer)" if self.full else ""
             text += f"\n\n[Lines {self.first}–{last}{of}{why}. Go on with offset {last + 1}.]"
-        return ToolResult(text, data={"filePath": str(target.path), "startLine": self.first, "numLines": len(self.lines)})
+        return ToolResult(
+            text, data={"filePath": str(target.path), "startLine": self.first, "numLines": len(self.lines)}
+        )
 
 
 def _numbered(number: int, line: str, length: int | None = None) -> str:
     length = len(line) if length is None else length
     if not line.isascii():
-        line = line.encode("utf-8", "replace").decode()
+        line = files.printable(line)
     if length > LINE_CAP:
         line = f"{line[:LINE_CAP]} [line of {length:,} characters, cut]"
     return f"{number:>6}\t{line}"
@@ -258,10 +263,10 @@ def _stream(file: BinaryIO, encoding: str, wanted: _Range, room: int) -> _Shown:
             if not _skip_line(text):
                 return _Shown([], wanted.first, True, number - 1, False)
         for number in range(wanted.first, wanted.first + wanted.count):
-            line, length = _read_line(text)
-            if not length:
+            if (found := _read_line(text)) is None:
                 return _Shown(numbered, wanted.first, True, number - 1, False)
-            shown = _numbered(number, line.lstrip("\ufeff") if number == 1 else line, max(length - 1, len(line)))
+            line, length = found
+            shown = _numbered(number, line.lstrip("\ufeff") if number == 1 else line, length)
             room -= len(shown)
             if room < 0 and numbered:
                 return _Shown(numbered, wanted.first, False, None, True)
@@ -294,14 +299,15 @@ def _skip_line(text: io.TextIOWrapper) -> bool:
     return bool(part)
 
 
-def _read_line(text: io.TextIOWrapper) -> tuple[str, int]:
-    """The beginning of the next line without its end, and its whole length with it; 0 at the end of the file."""
-    head = part = text.readline(_CHUNK)
-    length = len(part)
-    while part and not part.endswith("\n"):
-        part = text.readline(_CHUNK)
-        length += len(part)
-    return head.rstrip("\n").removesuffix("\r"), length
+def _read_line(text: io.TextIOWrapper) -> tuple[str, int] | None:
+    """The beginning of the next line and its whole length, both without its end; None at the end of the file."""
+    if not (head := text.readline(_CHUNK)):
+        return None
+    part, length = head, len(head)
+    while not part.endswith("\n") and (more := text.readline(_CHUNK)):
+        part = more
+        length += len(more)
+    return head.rstrip("\n").removesuffix("\r"), length - part.endswith("\n")
 
 
 # ── what is not text ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -360,7 +366,9 @@ def _notebook(
     shown = _Shown.of_lines(rendered.lines, wanted, context)
     record.partial = not (shown.at_end and wanted.first == 1)
     context.read_files[target.real] = record
-    lines = [line.split("\t", 1)[1] for line in shown.lines]  # numbers of rendered lines would name no place in the file
+    lines = [
+        line.split("\t", 1)[1] for line in shown.lines
+    ]  # numbers of rendered lines would name no place in the file
     shown.lines = lines
     result = shown.result(target, wanted)
     return replace(result, content=[text_block(str(result.content)), *rendered.images]) if rendered.images else result
@@ -369,7 +377,7 @@ def _notebook(
 _MAGIC = (
     (b"\x7fELF", "a program or library (ELF)"), (b"PK\x03\x04", "a zip archive (or jar, docx, xlsx, wheel)"),
     (b"\x1f\x8b", "gzip data"), (b"SQLite format 3\x00", "an SQLite database"), (b"BZh", "bzip2 data"),
-    (b"\xfd7zXZ\x00", "xz data"), (b"\x28\xb5\x2f\xfd", "zstd data"), (b"\xca\xfe\xba\xbe", "a Java class or Mach-O file"),
+    (b"\xfd7zXZ\x00", "xz data"), (b"\x28\xb5\x2f\xfd", "zstd data"), (b"\xca\xfe\xba\xbe", "a Java class"),
     (b"MZ", "a Windows program"), (b"\x00asm", "WebAssembly"), (b"OggS", "Ogg media"), (b"ID3", "MP3 audio"),
     (b"wOFF", "a font"), (b"wOF2", "a font"),
 )  # fmt: skip

@@ -10,8 +10,8 @@ from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 class TodoWrite(Tool):
     name: ClassVar[str] = "TodoWrite"
     description = (
-        "Writes your plan: the whole list of steps, each `pending`, `in_progress` or `completed`. Use it for work of three "
-        "steps or more; keep one step in progress, and mark a step completed as soon as it is, not before."
+        "Writes your plan: the whole list of steps, each `pending`, `in_progress` or `completed`. Use it for work of "
+        "three steps or more; keep one step in progress, and mark a step completed as soon as it is, not before."
     )
     input_schema: ClassVar[dict[str, Any]] = {
         "type": "object",
@@ -24,7 +24,10 @@ class TodoWrite(Tool):
                     "properties": {
                         "content": {"type": "string", "minLength": 1, "description": "What is to be done"},
                         "status": {"enum": ["pending", "in_progress", "completed"]},
-                        "activeForm": {"type": "string", "description": "The same as something going on: `Running tests`"},
+                        "activeForm": {
+                            "type": "string",
+                            "description": "The same as something going on: `Running tests`",
+                        },
                     },
                     "required": ["content", "status"],
                     "additionalProperties": False,

@@ -44,9 +44,7 @@ class Write(Tool):
             data={"type": "update" if done == "Replaced" else "create", "filePath": str(target.path)},
         )
 
-    async def _replace(
-        self, target: files.Target, content: str, context: ToolContext
-    ) -> tuple[bytes, os.stat_result]:
+    async def _replace(self, target: files.Target, content: str, context: ToolContext) -> tuple[bytes, os.stat_result]:
         known = context.read_files.get(target.real)
         if known is not None and known.partial:
             raise ToolError(f"Only a part of {target.shown} was read. Read the rest before replacing it, or use Edit.")
