@@ -619,7 +619,7 @@ class _Reader:
 
 
 # Two things bash reads and the grammar does not: a group under `time` or `coproc`, and braces where a command begins.
-_START = rb"(^|[;&|\n({`!]|\b(?:then|do|else)\b)([ \t]*)"
+_START = rb"(^|[;&|\n(){`!]|\b(?:then|do|else|elif|if|while|until)\b)([ \t]*)"
 _TIMED_GROUP = re.compile(
     _START + rb"(?:time(?:[ \t]+-p)?|coproc(?:[ \t]+\w+)?)[ \t]+(?=[{(!]|\[\[|(?:if|while|for|until|case|select)\b)"
 )
