@@ -40,7 +40,7 @@ async def run(
     process = await asyncio.create_subprocess_exec(
         *argv,
         cwd=cwd,
-        env=dict(environment) or None,
+        env=dict(environment),
         stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
