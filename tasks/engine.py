@@ -10,7 +10,9 @@ events become visible in their order, and a guarded UPDATE is all a decision nee
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,20 @@ def parse_url(url_or_path: str | Path) -> URL:
     return URL.create("sqlite", database=str(Path(url.database).expanduser().absolute()))
 
 
-def make_engine(url: URL, clock: Callable[[], float]) -> Engine:
-    """An engine whose connections carry `clock` in their `info`. Nothing is opened yet."""
+def connect_sqlite(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """A connection that threads may pass on. Without `create` a file that is gone is an error, not an empty database."""
+    mode = "rwc" if create else "rw"
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+    )
+
+
+def make_engine(url: URL, clock: Callable[[], float], *, create: bool = False) -> Engine:
+    """An engine whose connections carry `clock` in their `info`. Nothing is opened yet; `create` lets it make the file."""
     try:
         if url.get_backend_name() == "sqlite":
-            engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT}, pool_size=4, max_overflow=32)
+            connect = partial(connect_sqlite, Path(url.database or ""), create=create)
+            engine = create_engine(url, creator=connect, pool_size=4, max_overflow=32)
             _sqlite_events(engine, clock)
         else:
             engine = create_engine(url, connect_args={"connect_timeout": CONNECT_TIMEOUT}, pool_pre_ping=True)
@@ -66,7 +77,6 @@ def is_deferred(connection: Connection) -> bool:
 def _sqlite_events(engine: Engine, clock: Callable[[], float]) -> None:
     @event.listens_for(engine, "connect")
     def configure(driver: Any, record: Any) -> None:
-        driver.isolation_level = None
         record.info["clock"] = clock
         driver.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT * 1000)}")
         driver.execute("PRAGMA journal_mode=WAL")

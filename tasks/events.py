@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from tasks.db import now_of
+from tasks.hot import insert_all
 from tasks.models import events
 from tasks.records import EventRecord
 
-_ADD = insert(events).inline()
+_ADD = insert_all(events, without="id")
 
 
 def add(conn: Connection, session_id: str, task_id: str | None, kind: str, data: Mapping[str, Any] | None = None) -> None:
-    row = {"session_id": session_id, "task_id": task_id, "kind": kind, "data": data or {}, "at": now_of(conn)}
-    conn.execute(_ADD, row)
+    _ADD.run(conn, session_id=session_id, task_id=task_id, kind=kind, data=data or {}, at=now_of(conn))
 
 
 def since(

@@ -18,6 +18,7 @@ from functools import cache
 from sqlalchemy import Connection, bindparam, select, update
 
 from tasks.errors import Fenced, NotFound, Owned
+from tasks.hot import Hot
 from tasks.models import sessions, tasks
 from tasks.records import Owner, SessionRecord
 from tasks.states import TaskStatus
@@ -26,7 +27,7 @@ TTL = 10.0  # seconds
 START_TOLERANCE = 2.0  # seconds: start times are computed from the boot time, which a time service shifts a little
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
-_FENCE = select(sessions.c.fence).where(sessions.c.id == bindparam("session_id")).with_for_update(read=True)
+_FENCE = Hot(select(sessions.c.fence).where(sessions.c.id == bindparam("session_id")).with_for_update(read=True))
 
 
 def acquire(conn: Connection, session_id: str, owner: Owner, now: float, ttl: float = TTL) -> int:
@@ -69,7 +70,7 @@ def release(conn: Connection, session_id: str, fence: int) -> bool:
 
 def check(conn: Connection, session_id: str, fence: int) -> None:
     """Raise `Fenced` unless `fence` is the session's own. Holds until the end of the transaction."""
-    current = conn.scalar(_FENCE, {"session_id": session_id})
+    current = _FENCE.number(conn, session_id=session_id)
     if current != fence:
         raise Fenced(f"session {session_id} " + ("is gone" if current is None else "has another owner by now"))
 

@@ -6,13 +6,20 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Text, cast, func, insert, select, update
+from sqlalchemy import Connection, Text, bindparam, cast, func, select, update
 
 from tasks.db import now_of
+from tasks.hot import Hot, insert_all
 from tasks.models import model_calls as table
 
 _FIGURES = ("input_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens", "cache_read_tokens", "output_tokens", "cost_usd")
 _KEYS = {"session": table.c.session_id, "agent": table.c.agent_id, "task": table.c.task_id, "model": table.c.model}
+_BOOK = insert_all(table)
+_AGAIN = Hot(
+    update(table)
+    .where(table.c.response_id == bindparam("id"))
+    .values({name: bindparam(name, type_=table.c[name].type) for name in ("model", *_FIGURES)})
+)
 DAY = 86_400.0  # seconds
 
 
@@ -59,10 +66,10 @@ def book(
         "cost_usd": cost_usd,
     }
     id = response_id or f"none-{uuid.uuid4().hex}"
-    if conn.execute(update(table).where(table.c.response_id == id).values(**figures)).rowcount:
+    if _AGAIN.run(conn, id=id, **figures).rowcount:
         return False
     whose = {"response_id": id, "session_id": session_id, "agent_id": agent_id, "task_id": task_id, "purpose": purpose}
-    conn.execute(insert(table), figures | whose | {"at": now_of(conn) if at is None else at})
+    _BOOK.run(conn, **figures, **whose, at=now_of(conn) if at is None else at)
     return True
 
 

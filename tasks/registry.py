@@ -19,9 +19,10 @@ from sqlalchemy import Connection, Text, Update, and_, bindparam, func, insert, 
 from tasks import agents, events, leases, outbox
 from tasks.db import now_of
 from tasks.errors import IllegalMove, NotFound
+from tasks.hot import Hot
 from tasks.ids import new_id
+from tasks.models import Big, CleanText, sessions, tasks
 from tasks.models import agents as agents_table
-from tasks.models import sessions, tasks
 from tasks.records import AgentRecord, Delivery, NewTask, Owner, SessionStatus, TaskRecord
 from tasks.states import INTERRUPTED, LIVE, TaskStatus, sources
 
@@ -34,7 +35,7 @@ _AS_ASKED = (
 _GET = select(tasks).where(tasks.c.id == bindparam("task_id"))
 _SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == tasks.c.session_id).scalar_subquery()
 _UNFENCED = or_(tasks.c.fence.is_(None), tasks.c.fence == _SESSION_FENCE)
-_PROGRESS = (
+_PROGRESS = Hot(
     update(tasks)
     .where(
         tasks.c.id == bindparam("task_id"),
@@ -46,11 +47,11 @@ _PROGRESS = (
         tool_uses=bindparam("tool_uses"),
         input_tokens=bindparam("input_tokens"),
         output_tokens=bindparam("output_tokens"),
-        cache_read_tokens=func.coalesce(bindparam("cache_read_tokens"), tasks.c.cache_read_tokens),
-        cache_write_tokens=func.coalesce(bindparam("cache_write_tokens"), tasks.c.cache_write_tokens),
+        cache_read_tokens=func.coalesce(bindparam("cache_read_tokens", type_=Big), tasks.c.cache_read_tokens),
+        cache_write_tokens=func.coalesce(bindparam("cache_write_tokens", type_=Big), tasks.c.cache_write_tokens),
         cost_usd=bindparam("cost_usd"),
         activities=bindparam("activities"),
-        model=func.coalesce(bindparam("model"), tasks.c.model),
+        model=func.coalesce(bindparam("model", type_=CleanText), tasks.c.model),
         last_activity_at=bindparam("now"),
     )
 )
@@ -273,20 +274,21 @@ def progress(
 ) -> bool:
     """Store where a run stands: absolute figures, the last activities (5 are kept) and a sign of life. None leaves
     `model` and the cache figures as they are; a `cost_usd` of None means unknown. False if the run is stale."""
-    row = {
-        "task_id": task_id,
-        "of_attempt": attempt,
-        "tool_uses": tool_uses,
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
-        "cost_usd": cost_usd,
-        "activities": list(activities)[-ACTIVITIES:],
-        "model": model,
-        "cache_read_tokens": cache_read_tokens,
-        "cache_write_tokens": cache_write_tokens,
-        "now": now_of(conn),
-    }
-    return conn.execute(_PROGRESS, row).rowcount == 1
+    changed = _PROGRESS.run(
+        conn,
+        task_id=task_id,
+        of_attempt=attempt,
+        tool_uses=tool_uses,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cost_usd=cost_usd,
+        activities=list(activities)[-ACTIVITIES:],
+        model=model,
+        cache_read_tokens=cache_read_tokens,
+        cache_write_tokens=cache_write_tokens,
+        now=now_of(conn),
+    )
+    return bool(changed.rowcount == 1)
 
 
 def annotate(

@@ -9,29 +9,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Integer, bindparam, delete, select, update
 
 from tasks import leases, outbox
 from tasks.errors import NotFound
+from tasks.hot import Hot, insert_all
 from tasks.models import agents, messages, sessions
 from tasks.models import steps as steps_table
 from tasks.records import MessageRecord, StepRecord
 
-_INSERT = insert(messages)
+_INSERT = insert_all(messages)
 # Plain equality, row by row: rows are few, and a list in a statement costs more than the statement.
-_KNOWN = select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message"))
+_KNOWN = Hot(
+    select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message"))
+)
 _SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == bindparam("session")).scalar_subquery()
-_TAKE_SEQ = (
+_TAKE_SEQ = Hot(
     update(agents)
-    .where(agents.c.id == bindparam("agent"), _SESSION_FENCE == bindparam("fence"))
-    .values(next_seq=agents.c.next_seq + bindparam("count"))
+    .where(agents.c.id == bindparam("agent"), _SESSION_FENCE == bindparam("fence", type_=Integer))
+    .values(next_seq=agents.c.next_seq + bindparam("count", type_=Integer))
     .returning(agents.c.next_seq)
 )
-_DROP_STEPS = delete(steps_table).where(
-    steps_table.c.agent_id == bindparam("agent"), steps_table.c.message_id == bindparam("message")
+_DROP_STEPS = Hot(
+    delete(steps_table).where(
+        steps_table.c.agent_id == bindparam("agent"), steps_table.c.message_id == bindparam("message")
+    )
 )
-_STEP_AGAIN = (
+_STEP_AGAIN = Hot(
     update(steps_table)
     .where(
         steps_table.c.agent_id == bindparam("agent"),
@@ -41,7 +47,7 @@ _STEP_AGAIN = (
     )
     .values(content=bindparam("content"), at=bindparam("at"))
 )
-_STEP = insert(steps_table).inline()
+_STEP = insert_all(steps_table, without="id")
 
 
 def append(
@@ -55,31 +61,31 @@ def append(
 ) -> None:
     """Store `rows` at the end of the transcript; `consumed` are ids of the deliveries that the first of them holds.
     Raises `Fenced`, `NotFound`."""
-    named = [{"agent": agent_id, "message": row.id} for row in rows]
-    known = {name["message"] for name in named if conn.scalar(_KNOWN, name) is not None}
+    known = {row.id for row in rows if _KNOWN.number(conn, agent=agent_id, message=row.id) is not None}
     fresh = list({row.id: row for row in rows if row.id not in known}.values())
     if fresh:
         first = _take_seq(conn, agent_id, len(fresh), session_id, fence)
-        conn.execute(_INSERT, [_row(agent_id, first + n, row) for n, row in enumerate(fresh)])
+        for n, row in enumerate(fresh):
+            _INSERT.run(conn, **_row(agent_id, first + n, row))
     else:
         leases.check(conn, session_id, fence)
-    if named:
-        conn.execute(_DROP_STEPS, named)
+    for row in rows:
+        _DROP_STEPS.run(conn, agent=agent_id, message=row.id)
     if consumed:
-        outbox.consume(conn, agent_id, consumed, conn.scalar(_KNOWN, named[0]) if named else None)
+        seq = _KNOWN.number(conn, agent=agent_id, message=rows[0].id) if rows else None
+        outbox.consume(conn, agent_id, consumed, seq)
 
 
 def _take_seq(conn: Connection, agent_id: str, count: int, session_id: str, fence: int) -> int:
     """The first of `count` places in the transcript; the row is ours until the transaction ends."""
-    places = {"agent": agent_id, "count": count, "session": session_id, "fence": fence}
-    after = conn.scalar(_TAKE_SEQ, places)
+    after = _TAKE_SEQ.number(conn, agent=agent_id, count=count, session=session_id, fence=fence)
     if after is None:
         leases.check(conn, session_id, fence)
         raise NotFound(f"no agent {agent_id}")
-    return int(after) - count
+    return after - count
 
 
-def _row(agent_id: str, seq: int, record: MessageRecord) -> dict[str, object]:
+def _row(agent_id: str, seq: int, record: MessageRecord) -> dict[str, Any]:
     return {
         "agent_id": agent_id,
         "seq": seq,
@@ -97,13 +103,13 @@ def _row(agent_id: str, seq: int, record: MessageRecord) -> dict[str, object]:
 def step(conn: Connection, agent_id: str, record: StepRecord, *, session_id: str, fence: int) -> None:
     """Store a part of an unfinished turn; of a message that is stored already, nothing. Raises `Fenced`."""
     leases.check(conn, session_id, fence)
-    if conn.scalar(_KNOWN, {"agent": agent_id, "message": record.message_id}) is not None:
+    if _KNOWN.number(conn, agent=agent_id, message=record.message_id) is not None:
         return
     part = {"agent": agent_id, "message": record.message_id, "of_kind": record.kind, "of_part": record.part}
-    if conn.execute(_STEP_AGAIN, part | {"content": record.content, "at": record.at}).rowcount:
+    if _STEP_AGAIN.run(conn, **part, content=record.content, at=record.at).rowcount:
         return
     row = {name: getattr(record, name) for name in ("message_id", "kind", "part", "content", "model", "at")}
-    conn.execute(_STEP, row | {"agent_id": agent_id})
+    _STEP.run(conn, **row, agent_id=agent_id)
 
 
 def load(conn: Connection, agent_id: str, from_seq: int = 0, *, limit: int | None = None) -> list[MessageRecord]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, Connection, exc, text
 
-from tasks.engine import BUSY_TIMEOUT, POSTGRES_LOCK, make_engine
+from tasks.engine import connect_sqlite, make_engine
 from tasks.errors import DatabaseError
 from tasks.explain import code_of, explain
 
@@ -79,7 +79,7 @@ def stored_revision(path: Path) -> str | None:
 
 def _read_revision(path: Path) -> str:
     try:
-        with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None)) as driver:
+        with closing(connect_sqlite(path)) as driver:
             _refuse_truncated(path, driver)
             tables = {row[0] for row in driver.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             rows = driver.execute("SELECT version_num FROM alembic_version").fetchall() if "alembic_version" in tables else []
@@ -167,7 +167,7 @@ def backup(path: Path, target: Path) -> Path:
     unfinished copy does not stay. Raises `sqlite3.Error` or `OSError`."""
     part = target.with_name(target.name + ".part")
     try:
-        with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT)) as source, closing(sqlite3.connect(part)) as copy:
+        with closing(connect_sqlite(path)) as source, closing(connect_sqlite(part, create=True)) as copy:
             source.backup(copy)
         os.replace(part, target)
     finally:
@@ -178,7 +178,7 @@ def backup(path: Path, target: Path) -> Path:
 def _migrate(path: Path, clock: Callable[[], float]) -> None:
     """All revisions that are missing, in one transaction. Foreign keys are off while tables are remade, and checked
     before the commit."""
-    engine = make_engine(URL.create("sqlite", database=str(path)), clock)
+    engine = make_engine(URL.create("sqlite", database=str(path)), clock, create=True)
     try:
         with engine.connect() as connection:
             driver = connection.connection.driver_connection

@@ -77,6 +77,7 @@ class Writer:
         self._wake = threading.Condition()
         self._closing = False
         self.commits = 0
+        self._session = _Session(db, on_foreign_change)  # here, so that no change after this line is missed
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -115,15 +116,14 @@ class Writer:
                 self._wake.notify()
 
     def _run(self) -> None:
-        with contextlib.ExitStack() as stack:
-            session = stack.enter_context(contextlib.closing(_Session(self._db, self._on_foreign_change)))
-            while True:
-                group, closing = self._take()
-                if group:
-                    self._do(session, group)
-                elif closing:
-                    return
-                session.look()
+        while True:
+            group, closing = self._take()
+            if group:
+                self._do(group)
+            elif closing:
+                self._session.close()
+                return
+            self._session.look()
 
     def _take(self) -> tuple[list[_Job], bool]:
         with self._wake:
@@ -131,19 +131,19 @@ class Writer:
                 self._wake.wait(self._poll)
             return [self._jobs.popleft() for _ in range(min(GROUP, len(self._jobs)))], self._closing
 
-    def _do(self, session: _Session, group: list[_Job]) -> None:
+    def _do(self, group: list[_Job]) -> None:
         try:
-            session.commit(group)
+            self._session.commit(group)
             self.commits += 1
         except BaseException as error:  # told to every waiter: nothing of the group is stored
             for job in group:
-                job.error = error
+                job.error = job.error or error
         _settle(group)
 
 
 class _Session:
-    """The writer's connection and its probe; only its thread touches it. Opened when first needed, and anew after the
-    database broke the connection."""
+    """The writer's connection and its probe; only its thread touches it once it runs. Opened anew after the database
+    broke the connection."""
 
     def __init__(self, db: Database, on_foreign_change: Callable[[], None] | None) -> None:
         self._db = db
@@ -155,7 +155,7 @@ class _Session:
 
     def _open(self) -> Connection:
         try:
-            self._connection = self._db.engine.connect()
+            self._connection = self._connection or self._db.engine.connect()
             if self._on_foreign_change is not None:
                 self._probe = self._make_probe(self._connection)
         except exc.DBAPIError as error:
@@ -180,14 +180,20 @@ class _Session:
                 if is_busy(error) and tries < TRIES:
                     tries += 1
                     continue
-                self.close()  # broken or not: the next group begins with a fresh one
+                connection.invalidate()  # broken or not: the next group begins with a fresh one
+                self.close()
                 raise explain(error, self._db.name) from error
 
     def look(self) -> None:
-        if self._probe is None or self._on_foreign_change is None:
+        """Tell the listener if others committed; also after a connection was lost, as what came meanwhile is unknown."""
+        if self._on_foreign_change is None:
             return
         try:
-            changed = self._probe.changed()
+            if self._probe is None:
+                self._open()
+                changed = True
+            else:
+                changed = self._probe.changed()
         except Exception as error:  # a driver's; the next write meets it too, and has someone to tell
             log.debug("cannot look for changes: %s", error)
             self.close()
@@ -218,7 +224,8 @@ def _run_group(connection: Connection, group: list[_Job]) -> None:
             try:
                 driver.execute("ROLLBACK TO SAVEPOINT job")
             except _driver_errors(connection):
-                raise job.error from None
+                lost = DatabaseError("another write of the same group broke the transaction; nothing of it was stored")
+                raise (job.error if isinstance(job.error, exc.DBAPIError) else lost) from None
         driver.execute("RELEASE SAVEPOINT job")
 
 

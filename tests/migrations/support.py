@@ -66,7 +66,7 @@ ROWS_0001: Rows = {
 
 def make_file(path: Path, revision: str, rows: Rows) -> Path:
     """A database of an older revision that holds `rows`."""
-    engine = make_engine(URL.create("sqlite", database=str(path)), lambda: 0.0)
+    engine = make_engine(URL.create("sqlite", database=str(path)), lambda: 0.0, create=True)
     with engine.connect() as connection, connection.begin():
         run_alembic(connection, revision)
         for table, of_table in rows.items():

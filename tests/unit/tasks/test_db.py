@@ -199,6 +199,16 @@ def test_a_log_without_its_database_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "store.db").exists()
 
 
+def test_a_file_that_goes_away_while_it_is_open_is_not_made_anew(store: Store) -> None:
+    assert store.db.path is not None
+    store.db.close()
+    for path in store.db.path.parent.iterdir():
+        path.unlink()
+    with pytest.raises(DatabaseError, match="cannot be opened"):
+        store.db.read(events.last_id)
+    assert list(store.db.path.parent.iterdir()) == []
+
+
 def test_a_newer_file_is_refused_and_not_changed(store: Store) -> None:
     store.db.write(lambda conn: conn.execute(text("UPDATE alembic_version SET version_num = '0999'")))
     store.db.close()

@@ -144,20 +144,32 @@ def test_a_dead_database_gives_every_waiter_the_error(store: Store) -> None:
     asyncio.run(run())
 
 
-def test_a_full_disk_fails_the_group_and_the_writer_recovers(store: Store, writer: Writer) -> None:
+def test_a_full_disk_is_told_and_the_writer_recovers(store: Store, writer: Writer) -> None:
     release = hold(writer)
     futures = [
-        writer.submit(note(store, "lost")),
+        writer.submit(note(store, "small")),
         writer.submit(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=1")),
         writer.submit(lambda conn: [events.add(conn, store.session_id, None, "n", {"x": "y" * 9000}) for _ in range(99)]),
     ]
     release.set()
     assert futures[2].exception() is not None
-    kept = "lost" in notes(store)
-    assert kept is (futures[0].exception() is None)
+    assert ("small" in notes(store)) is (futures[0].exception() is None)
     writer.submit(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=4294967294")).result()
     writer.submit(note(store, "later")).result()
     assert "later" in notes(store)
+
+
+def test_a_job_that_breaks_the_transaction_fails_its_group_and_no_later_one(store: Store, writer: Writer) -> None:
+    def break_it(conn: object) -> None:
+        conn.connection.driver_connection.execute("ROLLBACK")
+        raise ZeroDivisionError
+
+    release = hold(writer)
+    futures = [writer.submit(note(store, "lost")), writer.submit(break_it), writer.submit(note(store, "never ran"))]
+    release.set()
+    assert [type(future.exception()) for future in futures] == [DatabaseError, ZeroDivisionError, DatabaseError]
+    writer.submit(note(store, "later")).result()
+    assert notes(store) == ["later"]
 
 
 def test_close_commits_what_waits_and_refuses_more(store: Store) -> None:
@@ -218,6 +230,21 @@ ADD_ONE = """
 import sys; from tasks.db import Database; from tasks import events
 Database.open(sys.argv[1]).write(lambda c: events.add(c, sys.argv[2], None, "note", {"text": "theirs"}))
 """
+
+
+def test_changes_while_the_connection_was_lost_are_reported(store: Store) -> None:
+    reported = threading.Semaphore(0)
+    writer = Writer(store.db, on_foreign_change=reported.release, poll=0.01)
+
+    def lose(conn: object) -> None:
+        conn.connection.driver_connection.close()
+        conn.execute(text("SELECT 1"))
+
+    failed = writer.submit(lose)
+    assert isinstance(failed.exception(), Exception)
+    assert reported.acquire(timeout=10)
+    writer.submit(note(store)).result()
+    writer.close()
 
 
 def test_a_listener_that_raises_does_not_end_the_writer(store: Store, caplog: pytest.LogCaptureFixture) -> None:
