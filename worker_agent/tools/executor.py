@@ -131,6 +131,7 @@ class StreamingToolExecutor:
         self._queued: deque[_Call] = deque()
         self._executing: list[_Call] = []  # those that hold a place
         self._closed = False  # nothing starts any more
+        self._discarded = False
         self._waiters: list[asyncio.Future[None]] = []
         self._failure: BaseException | None = None
         self._side_effects = False
@@ -166,13 +167,13 @@ class StreamingToolExecutor:
     async def outcomes(self) -> AsyncIterator[ToolOutcome]:
         """Each outcome as soon as it and all before it are there. After `discard`: none."""
         index = 0
-        while index < len(self._calls):
+        while index < len(self._calls) and not self._discarded:
             call = self._calls[index]
             while call.state in (CallState.QUEUED, CallState.EXECUTING) and self._failure is None:
                 await self._changed()
             if self._failure is not None:
                 raise self._failure
-            if call.outcome is None or call.state is CallState.DISCARDED:
+            if self._discarded:
                 return
             yield self._yielded(call)
             index += 1
@@ -192,11 +193,11 @@ class StreamingToolExecutor:
         self._wake()
         if self._failure is not None:
             raise self._failure
-        return [self._yielded(call) for call in self._calls if call.state is not CallState.DISCARDED]
+        return [] if self._discarded else [self._yielded(call) for call in self._calls]
 
     async def discard(self) -> None:
         """Cancel what runs, wait for it, and give nothing more: no event, no outcome."""
-        self._closed = True
+        self._closed = self._discarded = True
         self._on_event = lambda event: None
         self._on_outcome = None
         await self._cancel_all()

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from worker_agent.api.client import Finished, ModelEvent, ModelRequest, Started, TextPiece
+from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.messages import Usage, tool_result_block
+from worker_agent.tools.base import ToolOutcome
+from worker_agent.tools.summaries import summarise
+
+
+class Client:
+    """A model client that says fixed pieces, then ends or fails."""
+
+    def __init__(self, pieces: Sequence[str], error: ModelError | None = None) -> None:
+        self.pieces, self.error = pieces, error
+        self.requests: list[ModelRequest] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.requests.append(request)
+        yield Started("m", request.model, Usage())
+        for piece in self.pieces:
+            yield TextPiece(0, piece)
+        if self.error:
+            raise self.error
+        yield Finished("end_turn", Usage())
+
+
+def outcome(id: str = "t1", content: Any = "3 files") -> ToolOutcome:
+    return ToolOutcome(id, "Grep", tool_result_block(id, content), False, 0.1, True)
+
+
+def ask(client: Client, outcomes: Sequence[ToolOutcome], calls: Sequence[Any] = ()) -> str | None:
+    return asyncio.run(summarise(client, "small", outcomes, calls))  # type: ignore[arg-type]
+
+
+def test_a_summary_is_one_line_of_the_small_models_answer() -> None:
+    client = Client(["Searched src", " for TODO.\nAnd more"])
+    assert ask(client, [outcome()], [{"id": "t1", "input": {"pattern": "TODO"}}]) == "Searched src for TODO"
+    (request,) = client.requests
+    assert (request.model, request.tools, request.max_tokens) == ("small", (), 64)
+    assert request.messages[0].text == 'Grep {"pattern":"TODO"} (done)\n3 files'
+
+
+@pytest.mark.parametrize(("said", "shown"), [("", None), (" \n ", None), ('"Read a.py"', "Read a.py"), ("a\x1b[31mb", "a [31mb")])
+def test_what_is_no_label_is_not_shown_and_controls_never_pass(said: str, shown: str | None) -> None:
+    assert ask(Client([said]), [outcome()]) == shown
+
+
+def test_a_long_answer_is_cut() -> None:
+    assert ask(Client(["x" * 500]), [outcome()]) == "x" * 59 + "…"
+
+
+def test_a_failure_is_silent_and_nothing_to_tell_asks_nobody() -> None:
+    error = ModelError(ErrorKind.OVERLOADED, "overloaded")
+    assert ask(Client(["Half an"], error), [outcome()]) is None
+    client = Client(["x"])
+    assert ask(client, []) is None and client.requests == []
+
+
+def test_the_question_is_bounded_whatever_the_tools_brought() -> None:
+    client = Client(["Did much"])
+    many = [outcome(str(n), [{"type": "text", "text": "y" * 10_000}, {"type": "image"}]) for n in range(100)]
+    assert ask(client, many) == "Did much"
+    assert len(client.requests[0].messages[0].text) < 10_000 and "and 80 more calls" in client.requests[0].messages[0].text
