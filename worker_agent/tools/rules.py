@@ -139,7 +139,7 @@ class Rule:
             return tool in READ_TOOLS or (blocks_edits and tool in EDIT_TOOLS)
         if self.tool == "Edit" and self.kind is not Kind.FIELD:
             return tool in EDIT_TOOLS
-        if self.tool.startswith("mcp__") and self.tool.count("__") == 1:
+        if self.tool.startswith("mcp__") and "*" not in self.tool and self.tool.count("__") == 1:
             return tool.startswith(self.tool + "__")
         return "*" in self.tool and fnmatch.fnmatchcase(tool, self.tool)
 

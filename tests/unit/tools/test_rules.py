@@ -27,13 +27,13 @@ def places(tmp_path: Path) -> Places:
     return Places(project, tmp_path / "home", (project,))
 
 
-@pytest.mark.parametrize("text", ["Bash", "Bash(*)", "Read", "Task", "mcp__srv__tool", "WebFetch"])
+@pytest.mark.parametrize("text", ["Bash", "Bash(*)", "Bash( *)", "Read", "Task", "mcp__srv__tool", "WebFetch"])
 def test_a_bare_name_and_a_lone_star_cover_the_whole_tool(text: str) -> None:
     assert allow(text).kind is Kind.WHOLE
 
 
 @pytest.mark.parametrize(
-    "text", ["", "(", "Bash(", "Bash(x", "Bash)", "Bash()", "Bash( )", "a b", "Bash(:*)", "Bash( *)", "1x", "Edit(!x)", "TodoWrite(x)", "Bash(a\0b)"]
+    "text", ["", "(", "Bash(", "Bash(x", "Bash)", "Bash()", "Bash( )", "a b", "Bash(:*)", "1x", "Edit(!x)", "TodoWrite(x)", "Bash(a\0b)"]
 )  # fmt: skip
 def test_what_is_no_rule_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(RuleError) as caught:
