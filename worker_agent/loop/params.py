@@ -11,7 +11,7 @@ from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.config import Clock, Settings, SystemClock
 from worker_agent.events import Event
-from worker_agent.loop.ports import Budget, ContextPort, Inbox, Journal, Nothing, StopHooks
+from worker_agent.loop.ports import AttachmentSource, Budget, ContextPort, Inbox, Journal, NoAttachments, Nothing, StopHooks
 from worker_agent.messages import Message
 from worker_agent.tools.base import AbortSignal, ToolContext
 from worker_agent.tools.registry import ToolRegistry
@@ -36,6 +36,7 @@ class QueryParams:
     user_context: Message | None = None
     fallback_model: str | None = None
     inbox: Inbox = field(default_factory=Nothing)
+    attachments: AttachmentSource = field(default_factory=NoAttachments)
     stop_hooks: StopHooks = field(default_factory=Nothing)
     budget: Budget = field(default_factory=Nothing)
     abort: AbortSignal = field(default_factory=AbortSignal)

@@ -59,6 +59,15 @@ class Inbox(Protocol):
         ...
 
 
+class AttachmentSource(Protocol):
+    """News beside the inbox: relevant memory, skills discovered, files that changed. The prefetches run while the model
+    talks; `take` gives what is ready and never waits."""
+
+    def begin(self, messages: tuple[Message, ...]) -> None: ...
+
+    def take(self) -> Sequence[Message]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class StopVerdict:
     """What the stop hooks say: `blocking` errors send the agent back to work, `prevent` forbids going on."""
@@ -114,6 +123,14 @@ class ContextPort(Protocol):
     def largest(self, messages: tuple[Message, ...], info: ModelInfo) -> str:
         """The largest block of the conversation in words, with its size: what a person must know when nothing helps."""
         ...
+
+
+class NoAttachments:
+    def begin(self, messages: tuple[Message, ...]) -> None:
+        return None
+
+    def take(self) -> Sequence[Message]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

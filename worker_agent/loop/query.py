@@ -60,6 +60,7 @@ class Pass:
             yield event
         if self._is_blocked():
             return
+        self.params.attachments.begin(self.state.messages)
         self.turn = ModelTurn(self.params, self.state, self.prepared, self.info, self.overloads)
         try:
             async for event in self.turn.stream():

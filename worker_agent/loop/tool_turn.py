@@ -114,6 +114,9 @@ class ToolTurn:
             added.append(transitions.repeat_warning(limit))
             await params.journal.append(added)
         added += await read_inbox(params)
+        if news := params.attachments.take():
+            await params.journal.append(news)
+            added += news
         params.context.turn_ended((*state.messages, *added), self.turn.info)
         return transitions.next_turn(
             state, added, repeats=repeats, report_only=repeats.count > limit, summary=self._summary()

@@ -19,7 +19,7 @@ from worker_agent.api.limiter import Limiter
 from worker_agent.config import Clock, Settings, SystemClock
 from worker_agent.errors import ModelError
 from worker_agent.loop.params import QueryParams
-from worker_agent.loop.ports import Budget, ContextPort, Inbox, Journal, Nothing, StopHooks
+from worker_agent.loop.ports import AttachmentSource, Budget, ContextPort, Inbox, Journal, NoAttachments, Nothing, StopHooks
 from worker_agent.loop.query import query
 from worker_agent.loop.state import Terminal, TerminalReason
 from worker_agent.messages import Message
@@ -50,6 +50,7 @@ class EngineParams:
     user_context: Message | None = None
     fallback_model: str | None = None
     inbox: Inbox = field(default_factory=Nothing)
+    attachments: AttachmentSource = field(default_factory=NoAttachments)
     stop_hooks: StopHooks = field(default_factory=Nothing)
     budget: Budget = field(default_factory=Nothing)
     history: tuple[Message, ...] = ()
@@ -147,6 +148,7 @@ class QueryEngine:
             user_context=p.user_context,
             fallback_model=p.fallback_model,
             inbox=p.inbox,
+            attachments=p.attachments,
             stop_hooks=p.stop_hooks,
             budget=p.budget,
             abort=self._abort,
