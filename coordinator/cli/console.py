@@ -22,9 +22,6 @@ from coordinator.cli.terminal_text import escape_json
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
-    from rich.console import RenderableType
-    from rich.live import Live
-
     from coordinator.cli.render import Grid, Line
 
 
@@ -112,11 +109,9 @@ class Console:
     def error(self, text: str, more: Sequence[str] = ()) -> None:
         self.note("\n".join([f"coordinator: {text}", *(f"  {line}" for line in more)]))
 
-    def live(self, first: RenderableType) -> Live:
-        """A live region on stdout; only for a terminal with colour (`has_colour`)."""
-        from rich.live import Live
-
-        return Live(first, console=self.rich, auto_refresh=False, transient=True, vertical_overflow="crop")
+    def region(self) -> Region:
+        """A region of the terminal that is drawn anew in place; only where `has_colour`."""
+        return Region(self)
 
     def flush(self) -> None:
         for stream in (self._out, self._err):
@@ -141,6 +136,33 @@ class Console:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
+
+
+class Region:
+    """Lines at the bottom of the terminal, drawn anew in place until it is closed; then they are gone. A context
+    manager."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self._console = console
+        self._live = Live(console=console.rich, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._live.start()
+
+    def draw(self, lines: Sequence[Line]) -> None:
+        from coordinator.cli.render import renderable
+
+        with self._console._quiet_pipe():
+            self._live.update(renderable(lines), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def __enter__(self) -> Region:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
 
 class _QuietPipe:

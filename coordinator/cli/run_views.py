@@ -9,18 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from coordinator.cli import render
-from coordinator.cli.console import Console
+from coordinator.cli.console import Console, Region
 from coordinator.cli.stream_json import StreamJson, init_line
 from coordinator.cli.terminal_text import literal, one_line
 from coordinator.observed import Observed, TaskChanged
 from coordinator.views import task_detail_json
 from worker_agent.events import MessageAdded, Notice, TextDelta, Tombstone
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 TELLING = frozenset({"api_retry", "model_fallback", "compaction", "budget", "refusal", "config", "hook"})
 FRAME = 0.125  # seconds between two frames at least
@@ -168,20 +165,19 @@ class LiveView(Still):
         self._head = ""
         self._said = ""
         self._drawn = 0.0
-        self._live: Live | None = None
+        self._region: Region | None = None
 
     def started(self, session: Started) -> None:
         self._head = headline(session)
         self.resume()
 
     def resume(self) -> None:
-        self._live = self._console.live(render.renderable([]))
-        self._live.start()
+        self._region = self._console.region()
 
     def pause(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        if self._region is not None:
+            self._region.close()
+            self._region = None
 
     def on(self, observed: Observed) -> None:
         match observed.event:
@@ -199,13 +195,13 @@ class LiveView(Still):
 
     def tick(self) -> None:
         now = time.monotonic()
-        if self._live is None or now - self._drawn < FRAME:
+        if self._region is None or now - self._drawn < FRAME:
             return
         self._drawn = now
         size = self._console.size
         tasks = [_aged(task) for task in self._tasks.values()]
         last = self._said.rsplit("\n", 1)[-1]
-        self._live.update(render.renderable(render.run_lines(self._head, tasks, last, *size)), refresh=True)
+        self._region.draw(render.run_lines(self._head, tasks, last, *size))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         self.pause()

@@ -46,11 +46,11 @@ def _head(session: Shown) -> str:
 
 
 def _live(cli: Context, session_id: str) -> int:
-    with Watcher(cli.database) as watcher, cli.console.live(render.renderable([])) as live:
+    with Watcher(cli.database) as watcher, cli.console.region() as region:
         while True:
             session, tasks = _look(cli, session_id)
             columns, lines = cli.console.size
-            live.update(render.renderable(render.run_lines(_head(session), tasks, session["goal"], columns, lines)), refresh=True)
+            region.draw(render.run_lines(_head(session), tasks, session["goal"], columns, lines))
             if not session["driven"]:
                 break
             time.sleep(FRAME)
