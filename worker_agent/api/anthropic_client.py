@@ -65,6 +65,7 @@ class AnthropicClient:
         self._on_headers = on_headers
         self._builder = RequestBuilder()
         self._opening = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._http: httpx2.AsyncClient | None = None
         self._sdk: anthropic.AsyncAnthropic | None = None
         self._base_headers: dict[str, str] = {}
@@ -106,7 +107,7 @@ class AnthropicClient:
         """From the table without a call; for a model it does not know the endpoint is asked, once."""
         known = self._infos.get(model)
         if known is None:
-            known = self._infos[model] = await self._find_info(models.resolve(model))
+            known = await self._find_info(model)
         return known
 
     def cost(self, model: str, usage: Usage) -> float | None:
@@ -135,10 +136,6 @@ class AnthropicClient:
         if self._api_key or credentials.has_credentials() or credentials.has_stored_profile():
             return None
         return credentials.MISSING
-
-    def forget(self, conversation: str) -> None:
-        """Drop what is kept for an agent that has ended."""
-        self._builder.forget(conversation)
 
     # --- the SDK
 
@@ -171,9 +168,10 @@ class AnthropicClient:
             )
         except (anthropic.AnthropicError, httpx2.InvalidURL, ValueError) as error:
             raise errors_map.from_exception(error, began=False) from error
-        headers = {name: value for name, value in sdk.default_headers.items() if isinstance(value, str)}
-        # Compression would only hold events back on their way; they are small.
-        self._base_headers = {name.lower(): value for name, value in headers.items()} | {"accept-encoding": "identity"}
+        # Compression would only hold events back on their way. What the SDK says of this machine is left out.
+        headers = {name.lower(): value for name, value in sdk.default_headers.items() if isinstance(value, str)}
+        kept = {name: value for name, value in headers.items() if not name.startswith("x-stainless-")}
+        self._base_headers = kept | {"accept-encoding": "identity"}
         self._urls = {}
         self._sdk = sdk
 
@@ -210,9 +208,10 @@ class AnthropicClient:
             await response.aclose()
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        assert self._http is not None and self._sdk is not None
+        sdk = await self._client()
+        assert self._http is not None
         try:
-            return await self._http.send(request, stream=True, auth=self._sdk.custom_auth)
+            return await self._http.send(request, stream=True, auth=sdk.custom_auth)
         except (*_transport_errors(), RuntimeError) as error:  # a closed client says so with a RuntimeError
             raise errors_map.from_exception(error, began=False, now=self._clock.now()) from error
 
@@ -221,15 +220,27 @@ class AnthropicClient:
 
     # --- short calls
 
-    async def _find_info(self, id: str) -> ModelInfo:
-        info = models.info_for(id)
+    async def _find_info(self, model: str) -> ModelInfo:
+        info = models.info_for(model)
         if info.known:
+            self._infos[model] = info
             return info
+        async with self._asking:  # many agents start at once: one of them asks
+            if model not in self._infos:
+                info, final = await self._ask_for_info(info.id)
+                if not final:
+                    return info
+                self._infos[model] = info
+        return self._infos[model]
+
+    async def _ask_for_info(self, id: str) -> tuple[ModelInfo, bool]:
+        """(what the endpoint says or else a guess, whether that is its last word)."""
+        window = self._settings.context.window
         try:
             info = models.from_endpoint(id, await self._short_call("GET", f"v1/models/{quote(id, safe='')}", None))
-        except ModelError:
-            return models.guess(id, self._settings.context.window)
-        return info if info.known else models.guess(id, self._settings.context.window or info.window, info.max_output)
+        except ModelError as error:
+            return models.guess(id, window), error.kind not in (ErrorKind.CONNECTION, ErrorKind.AUTHENTICATION)
+        return (info if info.known else models.guess(id, window or info.window, info.max_output)), True
 
     async def _short_call(self, method: str, path: str, call: Call | None) -> Mapping[str, Any]:
         """A call whose answer is one JSON object. Raises `ModelError`."""

@@ -28,20 +28,22 @@ from worker_agent.messages import Message, canonical, clean, clean_json
 CONTEXT_MANAGEMENT_BETA = "context-management-2025-06-27"
 
 MARK = {"type": "ephemeral"}
-_MARK_SUFFIX = b',"cache_control":{"type":"ephemeral"}}]}'
+_MARK_SUFFIX = b',"cache_control":{"type":"ephemeral"}}]},'
 LOOKBACK = 18  # blocks; the provider looks back about 20
-KEPT_CONVERSATIONS = 2_000
+KEPT_BYTES = 256 * 1024 * 1024  # of settled conversations, the least recently used are forgotten
 KEPT_TOOLSETS = 64
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What is settled of one conversation: `pieces` are whole wire messages as JSON, made of `messages`."""
+    """What is settled of one conversation: `pieces` are whole wire messages as JSON with a comma behind, made of
+    `messages`."""
 
     info: ModelInfo
     betas: tuple[str, ...]
     messages: tuple[Message, ...] = ()
     pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
     call_ids: set[str] = field(default_factory=set)
     media: int = 0
     compaction: bool = False
@@ -56,10 +58,11 @@ class Call:
 
 
 class RequestBuilder:
-    """Keeps what it serialised for each conversation, the least recently used of many are forgotten. Not thread-safe."""
+    """Keeps what it serialised for each conversation and model, up to `kept_bytes` in all. Not thread-safe."""
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._room = kept_bytes
         self._tools: OrderedDict[int, tuple[tuple[ToolSpec, ...], bytes]] = OrderedDict()
 
     def build(self, request: ModelRequest, info: ModelInfo) -> bytes:
@@ -70,9 +73,7 @@ class RequestBuilder:
         if request.compact is not None and not info.server_compaction:
             raise ModelError(ErrorKind.INVALID_REQUEST, f"{info.id} cannot compact a conversation on the server")
         messages, compaction = self._messages(request, info)
-        head = self._head(request, info)
-        body = b"".join((head, b',"messages":[', b",".join(messages), b"]}"))
-        return Call(body, _headers(request, info, compaction))
+        return Call(_joined(self._head(request, info), messages), _headers(request, info, compaction))
 
     def count_body(self, request: ModelRequest, info: ModelInfo) -> Call:
         """The same prompt for `POST /v1/messages/count_tokens`."""
@@ -81,12 +82,7 @@ class RequestBuilder:
         if system := _system(request, info):
             fields["system"] = system
         head = self._with_tools(canonical(fields), request.tools)
-        body = b"".join((head, b',"messages":[', b",".join(messages), b"]}"))
-        return Call(body, _headers(request, info, compaction))
-
-    def forget(self, conversation: str) -> None:
-        """Drop what is kept for an agent that has ended."""
-        self._kept.pop(conversation, None)
+        return Call(_joined(head, messages), _headers(request, info, compaction))
 
     # --- everything before the messages
 
@@ -131,7 +127,7 @@ class RequestBuilder:
     # --- the messages
 
     def _messages(self, request: ModelRequest, info: ModelInfo) -> tuple[list[bytes], bool]:
-        """(each wire message as JSON, whether one of them holds a compaction)."""
+        """(each wire message as JSON with a comma behind, whether one of them holds a compaction)."""
         kept = self._kept_for(request, info)
         new = request.messages[len(kept.messages) :]
         if kept.messages and any(map(normalize.changes_the_past, new)):
@@ -146,21 +142,29 @@ class RequestBuilder:
 
     def _kept_for(self, request: ModelRequest, info: ModelInfo) -> _Kept:
         """What is settled, if the conversation still begins with it (compared by identity, in C)."""
-        kept = self._kept.get(request.conversation)
+        key = (request.conversation, info.id)
+        kept = self._kept.get(key)
         if kept is None or kept.betas != request.betas or (kept.info is not info and kept.info != info):
             return self._restart(request, info)
         if request.messages[: len(kept.messages)] != kept.messages:
             return self._restart(request, info)
-        self._kept.move_to_end(request.conversation)
+        self._kept.move_to_end(key)
         return kept
 
     def _restart(self, request: ModelRequest, info: ModelInfo) -> _Kept:
         kept = _Kept(info, request.betas)
         if request.conversation:
-            self._kept[request.conversation] = kept
-            if len(self._kept) > KEPT_CONVERSATIONS:
-                self._kept.popitem(last=False)
+            key = (request.conversation, info.id)
+            if old := self._kept.pop(key, None):
+                self._room += old.size
+            self._kept[key] = kept
         return kept
+
+    def _make_room(self, size: int) -> None:
+        """Forgets conversations from the one not used for longest; never the one in use, which is the last."""
+        self._room -= size
+        while self._room < 0 and len(self._kept) > 1:
+            self._room += self._kept.popitem(last=False)[1].size
 
     @staticmethod
     def _normalized(kept: _Kept, new: Sequence[Message], info: ModelInfo) -> list[WireMessage]:
@@ -170,33 +174,43 @@ class RequestBuilder:
         wire = normalize.strip_unsupported_blocks(wire, info, _block_betas(kept.betas, info))
         return normalize.close(wire if kept.messages else normalize.open_(wire))
 
-    @staticmethod
-    def _settle(kept: _Kept, messages: tuple[Message, ...], wire: list[WireMessage]) -> list[WireMessage]:
+    def _settle(self, kept: _Kept, messages: tuple[Message, ...], wire: list[WireMessage]) -> list[WireMessage]:
         """Moves what lies before the last answer into `kept`; gives the rest."""
         answer = next((i for i in reversed(range(len(wire))) if wire[i].role == "assistant"), 0)
         done, live = wire[:answer], wire[answer:]
         if not done or not live[0].start:  # before it stands nothing, or nothing that was stored
             return wire
         kept.messages = messages[: len(kept.messages) + live[0].start]
-        kept.pieces.extend(message.wire for message in done)
+        pieces = [message.wire + b"," for message in done]
+        size = sum(map(len, pieces))
+        kept.pieces.extend(pieces)
+        kept.size += size
         kept.media += normalize.media_in(done)
         kept.compaction = kept.compaction or _has_compaction(done)
         kept.call_ids.update(b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use")
+        if kept is next(reversed(self._kept.values()), None):
+            self._make_room(size)
         return live
 
     @staticmethod
     def _in_full(request: ModelRequest, info: ModelInfo) -> tuple[list[bytes], bool]:
         """With too much media the oldest go: that reaches into what is settled, so nothing of it is used."""
         wire = normalize.normalize(request.messages, info, _block_betas(request.betas, info))
-        return [message.wire for message in wire], _has_compaction(wire)
+        return [message.wire + b"," for message in wire], _has_compaction(wire)
+
+
+def _joined(head: bytes, messages: list[bytes]) -> bytes:
+    """The body, in one copy: the commas are in the pieces, the last one gives way to the end."""
+    last = messages[-1]
+    return b"".join((head, b',"messages":[', *messages[:-1], memoryview(last)[:-1], b"]}"))
 
 
 def _marked(settled: list[bytes], live: list[WireMessage], info: ModelInfo) -> list[bytes]:
     """All pieces; the last settled one (the end of the previous request) marked if the lookback cannot reach it."""
-    pieces = [*settled, *(message.wire for message in live)]
+    pieces = [*settled, *(message.wire + b"," for message in live)]
     if info.cache_control and settled and sum(len(message.blocks) for message in live) > LOOKBACK:
         end = len(settled) - 1
-        pieces[end] = settled[end][: -len(b"}]}")] + _MARK_SUFFIX
+        pieces[end] = settled[end][: -len(b"}]},")] + _MARK_SUFFIX
     return pieces
 
 

@@ -312,7 +312,8 @@ def connections(client):
     return len(session.connector._acquired), sum(map(len, session.connector._conns.values()))
 
 
-def test_thirty_cancelled_streams_leave_the_pool_empty_and_no_warning():
+@pytest.mark.parametrize("make", [lambda gate: message("Half", gate, "rest"), lambda gate: hold(gate, "late")])
+def test_thirty_cancelled_streams_leave_the_pool_empty_and_no_warning(make):
     gate = Gate()
 
     async def use(client):
@@ -324,7 +325,7 @@ def test_thirty_cancelled_streams_leave_the_pool_empty_and_no_warning():
         assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
         assert connections(client)[0] == 0
 
-    with warnings.catch_warnings(record=True) as caught, FakeAPI(message("Half", gate, "rest")) as api:
+    with warnings.catch_warnings(record=True) as caught, FakeAPI(make(gate)) as api:
         warnings.simplefilter("always")
         with_client(api, use)
         gate.open()
@@ -389,13 +390,24 @@ def test_two_hundred_streams_run_at_once():
 
 def test_a_known_model_needs_no_call_and_an_unknown_one_is_asked_for_once():
     async def use(client):
-        infos = [await client.model_info(name) for name in ("sonnet", "mystery", "mystery")]
+        infos = await asyncio.gather(*map(client.model_info, ("sonnet", "mystery", "mystery")))
         return [(info.id, info.window, info.max_output, info.known) for info in infos]
 
     with FakeAPI("ok") as api:
         found = with_client(api, use)
         assert [call.path for call in api.calls] == ["/v1/models/mystery"]
     assert found == [("claude-sonnet-5-5", 1_000_000, 128_000, True), *[("mystery", 200_000, 32_000, False)] * 2]
+
+
+def test_an_endpoint_that_was_down_is_asked_again():
+    async def use(client):
+        await client.model_info("mystery")
+        return client._infos
+
+    class Nobody:
+        base_url = "http://127.0.0.1:9"
+
+    assert with_client(Nobody, use) == {}
 
 
 def test_the_window_of_an_unknown_model_can_be_set():

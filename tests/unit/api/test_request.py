@@ -65,7 +65,7 @@ def test_settled_messages_are_not_normalised_again():
     for turns in range(1, 50):
         history = conversation(turns)
         builder.build(request(history), SONNET)
-        kept = builder._kept["c1"]
+        kept = builder._kept["c1", SONNET.id]
         assert len(kept.messages) == len(history) - 2 and kept.messages == history[:-2]
 
 
@@ -165,3 +165,14 @@ def test_the_tools_of_many_agents_are_serialised_once():
     first = builder._tools[id(tools)][1]
     builder.build(request(conversation(1), tools=tools, conversation="b"), SONNET)
     assert builder._tools[id(tools)][1] is first
+
+
+def test_the_conversations_not_used_for_longest_are_forgotten_when_there_is_no_room():
+    builder = RequestBuilder(kept_bytes=20_000)
+    history = (user("x" * 5_000), *turn(0), *turn(1))
+    for number in range(10):
+        builder.build(request(history, conversation=str(number)), SONNET)
+    assert [conversation for conversation, _ in builder._kept] == ["7", "8", "9"]
+    assert builder._room == 20_000 - sum(kept.size for kept in builder._kept.values())
+    builder.build(request((user("y" * 50_000), *turn(0), *turn(1)), conversation="big"), SONNET)
+    assert [conversation for conversation, _ in builder._kept] == ["big"]
