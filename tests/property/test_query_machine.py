@@ -11,6 +11,7 @@ refuses an invalid request and remembers it), with an interrupt at a random even
 
 import asyncio
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -122,8 +123,7 @@ def unpaired(messages):
     return wrong
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
+everything = given(
     script=st.lists(answers, max_size=8),
     looks=st.lists(tool_behaviours, max_size=4),
     changes=st.lists(tool_behaviours, max_size=4),
@@ -132,9 +132,23 @@ def unpaired(messages):
     fallback=st.sampled_from([None, "claude-opus-5"]),
     max_turns=st.sampled_from([None, 3]),
 )
-def test_the_loop_always_ends_and_leaves_a_history_that_can_be_sent(
-    script, looks, changes, hooks, interrupt_at, fallback, max_turns
-):
+relaxed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+
+@settings(max_examples=40, **relaxed)
+@everything
+def test_the_loop_always_ends_and_leaves_a_history_that_can_be_sent(**example):
+    check(**example)
+
+
+@pytest.mark.slow
+@settings(max_examples=1_000, **relaxed)
+@everything
+def test_the_loop_always_ends_in_a_thousand_ways(**example):
+    check(**example)
+
+
+def check(script, looks, changes, hooks, interrupt_at, fallback, max_turns):
     look, change = Probe(then=behave(looks), name="Look"), Probe(read_only=False, then=behave(changes), name="Change")
     left = list(script)
     ran: list[str] = []

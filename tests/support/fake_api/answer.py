@@ -191,7 +191,8 @@ class Answerer:
 
     def _done(self, accepted: Accepted, reply: Reply, plan: wire.Plan) -> None:
         accepted.request.content = plan.content
-        accepted.conversation.pause_content = plan.content if plan.stop_reason == "pause_turn" else None
+        if plan.stop_reason == "pause_turn":  # it stays the last one: the same request may be sent again
+            accepted.conversation.pause_content = plan.content
         if accepted.end is not None and reply.whole:
             accepted.end.answered = True
         self._shared.ended(accepted.request)
