@@ -1,0 +1,161 @@
+"""Settings files in their order, and what a repository may bring."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker_agent.errors import ConfigError
+from worker_agent.tools.permissions import Mode
+from worker_agent.tools.settings_files import LoadedSettings, load
+
+
+class Bench:
+    def __init__(self, tmp_path: Path) -> None:
+        self.home, self.project, self.managed = tmp_path / "home", tmp_path / "project", tmp_path / "managed.json"
+        (self.project / ".git").mkdir(parents=True)
+        self.home.mkdir()
+
+    def write(self, path: Path, data: Any) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(data if isinstance(data, str) else json.dumps(data))
+
+    def user(self, data: Any) -> None:
+        self.write(self.home / ".claude/settings.json", data)
+
+    def shared(self, data: Any) -> None:
+        self.write(self.project / ".claude/settings.json", data)
+
+    def local(self, data: Any) -> None:
+        self.write(self.project / ".claude/settings.local.json", data)
+
+    def load(self, trusted: bool = True, settings: str | None = None, cwd: Path | None = None) -> LoadedSettings:
+        return load(cwd or self.project, home=self.home, trusted=trusted, settings=settings, managed=self.managed)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def permissions(**keys: Any) -> dict[str, Any]:
+    return {"permissions": keys}
+
+
+def test_without_files_nothing_is_set(bench: Bench) -> None:
+    assert bench.load() == LoadedSettings()
+
+
+def test_rules_of_all_files_add_up_in_their_order(bench: Bench) -> None:
+    bench.user(permissions(allow=["Bash(u)"], deny=["Bash(du)"]))
+    bench.shared(permissions(allow=["Bash(p)"]))
+    bench.local(permissions(allow=["Bash(l)"], ask=["Bash(al)"]))
+    bench.write(bench.managed, permissions(deny=["Bash(m)"]))
+    rules = bench.load(settings=json.dumps(permissions(allow=["Bash(f)"]))).rules
+    assert [r.specifier for r in rules.allow] == ["f", "l", "p", "u"]
+    assert [r.specifier for r in rules.deny] == ["m", "du"]
+    assert str(rules.ask[0].source) == f"{bench.project}/.claude/settings.local.json (permissions.ask[0])"
+
+
+def test_of_single_values_the_highest_file_wins(bench: Bench) -> None:
+    bench.user({"model": "u", "env": {"A": "u", "B": "u"}, **permissions(defaultMode="plan")})
+    bench.shared({"model": "p", "env": {"A": "p"}, **permissions(defaultMode="acceptEdits")})
+    found = bench.load()
+    assert (found.model, found.env, found.default_mode) == ("p", {"A": "p", "B": "u"}, Mode.ACCEPT_EDITS)
+
+
+def test_an_untrusted_project_brings_only_its_fences(bench: Bench) -> None:
+    hooks = {"Stop": [{"hooks": [{"type": "command", "command": "x"}]}]}
+    bench.shared({
+        "hooks": hooks, "env": {"PATH": "/evil"}, "model": "m", "enableAllProjectMcpServers": True, "disabledMcpjsonServers": ["d"],
+        **permissions(allow=["Bash"], deny=["Bash(rm *)"], ask=["Edit"], defaultMode="bypassPermissions", additionalDirectories=["/"]),
+    })  # fmt: skip
+    found = bench.load(trusted=False)
+    assert (found.rules.allow, len(found.rules.deny), len(found.rules.ask)) == ((), 1, 1)
+    assert found.hooks.handlers("Stop") == ()
+    assert (found.env, found.model, found.directories, found.default_mode, found.all_project_servers) == ({}, None, (), None, False)
+    assert found.disabled_servers == {"d"}
+    assert "coordinator trust" in found.held_back[0] and "hooks" in found.held_back[0]
+    trusted = bench.load()
+    assert trusted.hooks.handlers("Stop") and trusted.rules.allow and trusted.held_back == ()
+
+
+def test_an_untrusted_project_may_narrow_the_mode(bench: Bench) -> None:
+    bench.shared(permissions(defaultMode="plan"))
+    assert bench.load(trusted=False).default_mode is Mode.PLAN
+
+
+def test_paths_hang_on_the_place_of_their_file(bench: Bench) -> None:
+    bench.user(permissions(deny=["Read(/own)"]))
+    bench.shared(permissions(deny=["Read(/secrets/**)"]))
+    policy = bench.load().policy(cwd=bench.project, home=bench.home)
+    assert policy.denies_path(bench.project / "secrets/a")
+    assert policy.denies_path(bench.home / ".claude/own")
+    assert not policy.denies_path(bench.project / "own")
+
+
+def test_below_the_root_of_a_repository_its_files_hold_too(bench: Bench) -> None:
+    bench.shared(permissions(deny=["Read(/secrets/**)"]))
+    (bench.project / "sub").mkdir()
+    policy = bench.load(cwd=bench.project / "sub").policy(cwd=bench.project / "sub", home=bench.home)
+    assert policy.denies_path(bench.project / "secrets/a")
+
+
+def test_flags_add_to_the_files_and_the_mode_asked_for_wins(bench: Bench) -> None:
+    bench.user(permissions(defaultMode="plan", deny=["WebFetch"]))
+    policy = bench.load().policy(
+        cwd=bench.project, home=bench.home, mode="acceptEdits", allowed=["Bash(make *)"], disallowed=["Edit(x)"], roots=[bench.home]
+    )
+    assert policy.mode is Mode.ACCEPT_EDITS and policy.roots == (bench.project, bench.home)
+    assert [r.text for r in policy.rules.deny] == ["Edit(x)", "WebFetch"]
+
+
+def test_bypassing_can_be_switched_off(bench: Bench) -> None:
+    bench.write(bench.managed, permissions(disableBypassPermissionsMode="disable"))
+    with pytest.raises(ConfigError, match="switched off"):
+        bench.load().mode("bypassPermissions")
+    with pytest.raises(ConfigError, match="no permission mode"):
+        bench.load().mode("yolo")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "7", '{"permissions": []}', '{"permissions": {"deny": "Bash"}}', '{"a": NaN}', "// c\n{}"]
+)
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it(bench: Bench, text: str) -> None:
+    bench.shared(text)
+    with pytest.raises(ConfigError, match="settings.json"):
+        bench.load(trusted=False)
+
+
+def test_an_empty_file_and_unknown_keys_are_nothing(bench: Bench) -> None:
+    bench.shared("")
+    bench.user({"whatever": 1, "env": 7, "hooks": {}, "model": 7, "enabledMcpjsonServers": "x"})
+    found = bench.load()
+    assert (found.problems, found.env, found.model) == ((), {}, None)
+
+
+def test_what_cannot_be_used_is_said(bench: Bench) -> None:
+    bench.user(permissions(allow=["Bash("], deny=["Write(x)"], defaultMode="auto"))
+    problems = bench.load().problems
+    assert len(problems) == 3 and all(str(bench.home) in p for p in problems)
+
+
+def test_the_flag_takes_a_path_or_json(bench: Bench) -> None:
+    bench.write(bench.project / "my.json", permissions(deny=["Bash"]))
+    assert bench.load(settings="my.json").rules.deny
+    assert bench.load(settings=' {"model": "m"}').model == "m"
+    with pytest.raises(ConfigError, match="no such file"):
+        bench.load(settings="missing.json")
+
+
+def test_credentials_do_not_reach_tools_through_env(bench: Bench) -> None:
+    bench.user({"env": {"ANTHROPIC_API_KEY": "x", "MY_TOKEN": "x", "FINE": "1", "N": 7}})
+    assert bench.load().env == {"FINE": "1", "N": "7"}
+
+
+def test_directories_hang_on_their_file(bench: Bench) -> None:
+    bench.shared(permissions(additionalDirectories=["../lib", "~/notes", "/abs"]))
+    assert bench.load().directories == (bench.project / "../lib", bench.home / "notes", Path("/abs"))
