@@ -49,6 +49,7 @@ MAX_COMMAND = 100_000  # bytes; the kernel takes 128 KiB in one variable
 BINARY_SHARE = 0.1  # share of control and replacement characters from which output counts as binary
 _COMMAND = "COORDINATOR_COMMAND"
 _BASH = ("--noprofile", "--norc", "-c")
+_SH = ("/bin/sh", "-c")
 
 # The command is evaluated on line 1, so that line numbers in messages are its own. The directory it ends in goes to a
 # private descriptor: by the trap when it calls `exit`, and by hand where it set a trap of its own.
@@ -110,8 +111,8 @@ async def run_shell(
     shell = _Shell(command, Path(cwd), env, wrap)
     output = _Output(output_file, keep, file_cap, redact, live, on_output)
     try:
-        process = await shell.start(output)
-        tree = ProcessTree(process.pid, shell.started, f"{SHELL_MARKER}={shell.id}", begun_here=True)
+        process = await _started(shell, output, grace)
+        tree = ProcessTree(process.pid, shell.started, shell.marker, begun_here=True)
         if on_start:
             on_start(process.pid, shell.started)
         return await _attend(shell, process, tree, output, timeout, grace)
@@ -119,6 +120,14 @@ async def run_shell(
         shell.close()
         output.close_unless_held()
         sweep_zombies()
+
+
+async def _started(shell: _Shell, output: _Output, grace: float) -> asyncio.subprocess.Process:
+    try:
+        return await shell.start(output)
+    except asyncio.CancelledError:
+        await _to_the_end(end_tree(None, None, shell.marker, grace))  # asyncio ends the shell alone
+        raise
 
 
 async def _attend(
@@ -221,10 +230,14 @@ class _Shell:
             self._read, self._write = os.pipe()
             prelude = _PRELUDE.format(fd=self._write, name=_COMMAND)
             bash = shutil.which("bash")
-            argv: Sequence[str] = [bash, *_BASH, prelude, "bash"] if bash else ["/bin/sh", "-c", prelude, "sh"]
+            argv: Sequence[str] = [bash, *_BASH, prelude, "bash"] if bash else [*_SH, prelude, "sh"]
         else:
             argv = list(command)
         self._argv = wrap(argv, cwd) if wrap else argv
+
+    @property
+    def marker(self) -> str:
+        return f"{SHELL_MARKER}={self.id}"
 
     async def start(self, output: _Output) -> asyncio.subprocess.Process:
         pass_fds = (self._write,) if self._write >= 0 else ()
@@ -267,8 +280,8 @@ class _Shell:
 
 
 class _Output:
-    """What a command writes: head and tail in memory, all of it in a file up to the cap. Read by the event loop, without
-    a task of its own, so that a background child can be read on after the call."""
+    """What a command writes: head and tail in memory, all of it in a file up to the cap. Read by the event loop,
+    without a task of its own, so that a background child can be read on after the call."""
 
     def __init__(
         self,

@@ -96,7 +96,8 @@ async def end_tree(
     *,
     clock: Clock | None = None,
 ) -> list[Survivor]:
-    """End a whole tree and prove it: what it returns still lives. Takes at most `grace` + `KILL_BOUND` seconds and a bit."""
+    """End a whole tree and prove it: what it returns still lives. Takes at most `grace` + `KILL_BOUND`
+    seconds and a bit."""
     return await ProcessTree(pid, start_time, marker).end(grace, clock or SystemClock())
 
 

@@ -164,7 +164,8 @@ class ExecutorMachine(RuleBasedStateMachine):
         n = len(self.asked)
         self.asked.append(str(n))
         input = {"n": n, "safe": safe, "read_only": read_only, "how": how, "end": end}
-        self._in_loop(lambda: self.executor.add_tool({"type": "tool_use", "id": str(n), "name": "Wild", "input": input}))
+        block = {"type": "tool_use", "id": str(n), "name": "Wild", "input": input}
+        self._in_loop(lambda: self.executor.add_tool(block))
 
     @rule(what=st.sampled_from(["unknown", "cut", "misfit"]))
     def add_broken(self, what: str) -> None:

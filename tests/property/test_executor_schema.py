@@ -14,16 +14,27 @@ from worker_agent.tools.schema import plain_predicate
 names = st.sampled_from(["a", "b", "c"])
 bounds = st.integers(0, 3)
 scalars = st.one_of(
-    st.fixed_dictionaries({"type": st.just("string")}, optional={"minLength": bounds, "maxLength": bounds, "description": st.just("d")}),
-    st.fixed_dictionaries({"type": st.sampled_from(["integer", "number"])}, optional={"minimum": bounds, "maximum": bounds}),
+    st.fixed_dictionaries(
+        {"type": st.just("string")}, optional={"minLength": bounds, "maxLength": bounds, "description": st.just("d")}
+    ),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["integer", "number"])}, optional={"minimum": bounds, "maximum": bounds}
+    ),
     st.fixed_dictionaries({"type": st.sampled_from(["boolean", "null"])}),
-    st.fixed_dictionaries({"enum": st.lists(st.sampled_from(["x", "y", ""]), min_size=1)}, optional={"type": st.just("string")}),
-    st.just({}), st.just({"type": ["string", "null"]}), st.just({"type": "string", "pattern": "^x"}), st.just({"enum": [1, None]}),
+    st.fixed_dictionaries(
+        {"enum": st.lists(st.sampled_from(["x", "y", ""]), min_size=1)}, optional={"type": st.just("string")}
+    ),
+    st.just({}),
+    st.just({"type": ["string", "null"]}),
+    st.just({"type": "string", "pattern": "^x"}),
+    st.just({"enum": [1, None]}),
 )  # fmt: skip
 
 
 def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    arrays = st.fixed_dictionaries({"type": st.just("array")}, optional={"items": inner, "minItems": bounds, "maxItems": bounds})
+    arrays = st.fixed_dictionaries(
+        {"type": st.just("array")}, optional={"items": inner, "minItems": bounds, "maxItems": bounds}
+    )
     objects = st.fixed_dictionaries(
         {"type": st.just("object")},
         optional={

@@ -241,7 +241,8 @@ class StreamingToolExecutor:
 
     async def _outcome(self, call: _Call) -> ToolOutcome:
         context = self._context.for_call(call.id, lambda text: self._progress(call, text))
-        self._on_event(ToolStarted(call.id, call.name, call.block.get("input") or {}, _activity(call)))
+        activity = self._context.redact(_activity(call))
+        self._on_event(ToolStarted(call.id, call.name, call.block.get("input") or {}, activity))
         call.announced = True
 
         async def before_call(input: Input, read_only: bool) -> None:

@@ -77,7 +77,8 @@ async def run_call(
 
 def error_block(tool_use_id: str, text: str) -> Block:
     """The result of a call that failed: `text` inside the tag, so that it cannot close the tag itself."""
-    return tool_result_block(tool_use_id, f"<tool_use_error>{_TAG.sub('&lt;', clean(text))}</tool_use_error>", is_error=True)
+    inside = _TAG.sub("&lt;", clean(text))
+    return tool_result_block(tool_use_id, f"<tool_use_error>{inside}</tool_use_error>", is_error=True)
 
 
 def agrees(question: Callable[[Input], bool], input: Input) -> bool:
@@ -129,7 +130,8 @@ class _Call:
 
     def _known(self) -> Tool:
         if self.tool is None:
-            raise ToolError(f"There is no tool named {str(self.block.get('name'))[:100]!r}. Use one of those you were given.")
+            name = str(self.block.get("name"))[:100]
+            raise ToolError(f"There is no tool named {name!r}. Use one of those you were given.")
         self.read_only = False
         return self.tool
 

@@ -25,8 +25,8 @@ async def run_tools(
     on_outcome: OnOutcome | None = None,
     invalid: Mapping[str, str] | None = None,
 ) -> list[ToolOutcome]:
-    """The outcomes of the `tool_use` blocks among `blocks`, in their order. `invalid` maps ids of calls whose JSON could
-    not be read to the reason. If this is cancelled, or storing fails, what runs is cancelled and awaited first."""
+    """The outcomes of the `tool_use` blocks among `blocks`, in their order. `invalid` maps ids of calls whose JSON
+    could not be read to the reason. If this is cancelled, or storing fails, what runs is cancelled and awaited first."""
     executor = StreamingToolExecutor(
         registry,
         context,

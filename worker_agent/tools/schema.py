@@ -132,7 +132,8 @@ def _sentence(error: Any, schema: Mapping[str, Any]) -> str:
         case "additionalProperties":
             known = error.schema.get("properties", {})
             extra = ", ".join(f"`{_shown(n, 60)}`" for n in error.instance if n not in known)
-            return f"unknown field {extra}{f' in `{where}`' if where else ''}; the fields are {', '.join(known) or 'none'}"
+            place = f" in `{where}`" if where else ""
+            return f"unknown field {extra}{place}; the fields are {', '.join(known) or 'none'}"
         case "type":
             hint = ""
             if isinstance(error.instance, str) and error.instance[:1] in "[{":

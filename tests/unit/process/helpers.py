@@ -60,5 +60,6 @@ async def eventually_async(holds: Callable[[], bool], seconds: float = 10.0) -> 
 
 
 def zombies_of_ours() -> list[int]:
-    out = subprocess.run(["ps", "-o", "pid=,stat=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False)
+    ps = ["ps", "-o", "pid=,stat=", "--ppid", str(os.getpid())]
+    out = subprocess.run(ps, capture_output=True, text=True, check=False)
     return [int(line.split()[0]) for line in out.stdout.splitlines() if line.split()[1].startswith("Z")]

@@ -54,9 +54,12 @@ def test_the_exit_code_is_the_commands_own(lab: Lab, command: str, code: int) ->
     ("command", "ends_in"),
     [
         ("cd /usr", "/usr"), ("cd /usr; false", "/usr"), ("cd /usr && exit 3", "/usr"), ("(cd /usr)", None),
-        ("cd /usr; if (", None), ("cd /usr\nif (", "/usr"), ("cd /usr; exec true", "unknown"), ("cd /usr; kill -9 $$", "unknown"),
-        ("trap 'echo bye' EXIT; cd /usr", "/usr"), ("trap 'echo bye' EXIT; cd /usr; exit 2", "unknown"), ("set -eu; cd /usr; false", "/usr"),
-        ("exec >/dev/null 2>&1; cd /usr", "/usr"), ("mkdir gone; cd gone; rmdir ../gone", "unknown"), ("cd /usr & wait", None),
+        ("cd /usr; if (", None), ("cd /usr\nif (", "/usr"), ("cd /usr; exec true", "unknown"),
+        ("cd /usr; kill -9 $$", "unknown"),
+        ("trap 'echo bye' EXIT; cd /usr", "/usr"), ("trap 'echo bye' EXIT; cd /usr; exit 2", "unknown"),
+        ("set -eu; cd /usr; false", "/usr"),
+        ("exec >/dev/null 2>&1; cd /usr", "/usr"), ("mkdir gone; cd gone; rmdir ../gone", "unknown"),
+        ("cd /usr & wait", None),
         ("cd() { builtin cd /tmp; }; pwd() { echo /etc; }; cd /usr", "/tmp"), ("mkdir 'a b'; cd 'a b'", "a b"),
         ("mkdir $'new\\nline'; cd $'new\\nline'", "new\nline"),
     ],
@@ -100,9 +103,8 @@ def test_a_pkill_spares_the_program_that_runs_it_although_its_command_line_match
     )
     other = subprocess.Popen(["sleep", "300"], executable=shutil.which("sleep"))
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(lab.directory), word], capture_output=True, text=True, timeout=30, check=False
-        )
+        argv = [sys.executable, "-c", program, str(lab.directory), word]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
         assert (done.stdout.strip(), done.returncode) == ("still here", 0)
         assert other.poll() is None
     finally:
@@ -128,7 +130,8 @@ def test_what_a_background_child_writes_later_reaches_the_file_and_does_not_end_
     async def scenario() -> None:
         go = lab.directory / "go"
         os.mkfifo(go)
-        outcome = await lab.shell(f"echo early; (read x < {go}; echo late; read x < {go}; echo later; sleep 300) & true")
+        server = f"read x < {go}; echo late; read x < {go}; echo later; sleep 300"
+        outcome = await lab.shell(f"echo early; ({server}) & true")
         assert outcome.output_file is not None and outcome.background
         for word in ("late", "later"):
             await asyncio.to_thread(go.write_text, "x\n")
@@ -180,7 +183,8 @@ def test_a_background_producer_is_stopped_at_the_cap(lab: Lab) -> None:
 
 
 def test_bytes_that_are_no_utf8_are_replaced_also_across_reads(lab: Lab) -> None:
-    assert lab.run("printf 'caf\\xe9 is fine for all the rest of it\\n'").output == "caf\ufffd is fine for all the rest of it\n"
+    rest = "is fine for all the rest of it"
+    assert lab.run(f"printf 'caf\\xe9 {rest}\\n'").output == f"caf\ufffd {rest}\n"
     split = "printf 'good old ascii text \\xc3'; sleep 0.05; printf '\\xa9 more of it'"
     assert lab.run(split).output == "good old ascii text é more of it"
 
@@ -196,7 +200,8 @@ def test_secrets_are_taken_out_before_they_reach_file_or_memory(lab: Lab) -> Non
     def redact(text: str) -> str:
         return text.replace("s3cr3t-value", "[redacted]")
 
-    command = "for i in $(seq 3000); do echo \"line $i s3cr3t-value\"; done; printf 's3cr3t'; sleep 0.05; printf -- '-value'"
+    lines = 'for i in $(seq 3000); do echo "line $i s3cr3t-value"; done'
+    command = f"{lines}; printf 's3cr3t'; sleep 0.05; printf -- '-value'"
     outcome = lab.run(command, keep=1000, redact=redact)
     assert outcome.output_file is not None
     whole = outcome.output_file.read_text()
@@ -260,7 +265,8 @@ def test_a_wrapper_gets_the_argv_and_the_directory(lab: Lab) -> None:
 def test_nothing_stays_behind_of_many_commands(lab: Lab) -> None:
     async def scenario() -> None:
         fds = len(os.listdir("/proc/self/fd"))
-        outcomes = await asyncio.gather(*(lab.shell(f"echo {n}", output_file=lab.directory / str(n)) for n in range(30)))
+        shells = [lab.shell(f"echo {n}", output_file=lab.directory / str(n)) for n in range(30)]
+        outcomes = await asyncio.gather(*shells)
         assert [o.output for o in outcomes] == [f"{n}\n" for n in range(30)]
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert len(os.listdir("/proc/self/fd")) == fds

@@ -69,7 +69,8 @@ def test_the_time_limit_ends_the_whole_tree(lab: Lab, command: str) -> None:
 def test_a_double_forked_daemon_is_found_by_its_marker(lab: Lab) -> None:
     (lab.directory / "daemon.py").write_text(DAEMON)
     pidfile = lab.directory / "pid"
-    outcome = lab.run(f"{sys.executable} daemon.py {pidfile}; until [ -s {pidfile} ]; do :; done; sleep 300", timeout=1.5)
+    command = f"{sys.executable} daemon.py {pidfile}; until [ -s {pidfile} ]; do :; done; sleep 300"
+    outcome = lab.run(command, timeout=1.5)
     assert outcome.timed_out and outcome.survivors == ()
     assert not os.path.exists(f"/proc/{pidfile.read_text()}") and gone(lab)
 
@@ -219,9 +220,8 @@ def test_a_tree_that_the_caller_itself_belongs_to_is_ended_around_it(lab: Lab) -
         "print(sorted(s.pid for s in left) == sorted([os.getpid(), os.getppid()]))"
     )
     (lab.directory / "inside.py").write_text(program)
-    outcome = lab.run(
-        f"sleep 300 >/dev/null & {sys.executable} inside.py; true", env={**lab.env, "PYTHONPATH": os.getcwd()}, timeout=20
-    )
+    env = {**lab.env, "PYTHONPATH": os.getcwd()}
+    outcome = lab.run(f"sleep 300 >/dev/null & {sys.executable} inside.py; true", env=env, timeout=20)
     assert outcome.output == "True\n" and outcome.background == ()
 
 
@@ -269,8 +269,9 @@ def test_reaping_orphans_leaves_the_children_of_others_alone(lab: Lab) -> None:
 
 def test_a_tree_remembers_members_that_lost_their_parent(lab: Lab) -> None:
     async def scenario() -> None:
+        command = "env -i setsid sleep 300 >/dev/null & echo; wait"
         process = await asyncio.create_subprocess_exec(
-            "bash", "-c", "env -i setsid sleep 300 >/dev/null & echo; wait", start_new_session=True, stdout=subprocess.PIPE
+            "bash", "-c", command, start_new_session=True, stdout=subprocess.PIPE
         )
         assert process.stdout is not None
         await process.stdout.readline()
@@ -287,13 +288,27 @@ def test_a_tree_remembers_members_that_lost_their_parent(lab: Lab) -> None:
 def test_what_cannot_be_found_is_a_cleared_orphan_in_a_session_of_its_own(lab: Lab) -> None:
     """The stated limit. Its pid is known to the test only; under a sub-reaper it is at least our child."""
     pidfile = lab.directory / "pid"
-    outcome = lab.run(f"(env -i setsid sh -c 'echo $$ > {pidfile}; exec sleep 300' &) ; until [ -s {pidfile} ]; do :; done")
+    orphan = f"(env -i setsid sh -c 'echo $$ > {pidfile}; exec sleep 300' &)"
+    outcome = lab.run(f"{orphan} ; until [ -s {pidfile} ]; do :; done")
     pid = int(pidfile.read_text())
     assert outcome.background == () and find_tree(*lab.started[0], lab.task) == []
     try:
-        parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
-        assert int(parent) == os.getpid()
+        ps = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True)
+        assert int(ps.stdout) == os.getpid()
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
+
+
+def test_cancelling_while_the_shell_is_being_started_leaves_nothing(lab: Lab) -> None:
+    async def scenario() -> None:
+        for steps in range(1, 8):
+            running = asyncio.create_task(lab.shell("setsid sleep 300 & sleep 300"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.wait({running})
+        assert gone(lab) and asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())

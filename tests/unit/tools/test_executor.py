@@ -82,7 +82,8 @@ def test_a_move_that_is_not_in_the_table_raises() -> None:
     ("candidate", "running", "limit", "may"),
     [
         (True, [], 1, True), (False, [], 1, True), (True, [True], 2, True), (True, [True], 1, False),
-        (True, [False], 9, False), (False, [True], 9, False), (True, [True, False], 9, False), (True, [True] * 9, 10, True),
+        (True, [False], 9, False), (False, [True], 9, False), (True, [True, False], 9, False),
+        (True, [True] * 9, 10, True),
         (True, [True] * 10, 10, False),
     ],
 )  # fmt: skip
@@ -390,7 +391,12 @@ def test_an_interrupt_cancels_and_awaits_what_runs_and_answers_for_every_call(tm
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("user", "by the user"), ("kill", "the task was killed"), ("timeout", "the time limit ran out"), ("a flood", "a flood")],
+    [
+        ("user", "by the user"),
+        ("kill", "the task was killed"),
+        ("timeout", "the time limit ran out"),
+        ("a flood", "a flood"),
+    ],
 )
 def test_effects_of_an_interrupted_call_that_had_begun_are_unknown(tmp_path: Path, reason: str, words: str) -> None:
     async def scenario() -> None:
@@ -643,6 +649,10 @@ def test_a_call_costs_little_beyond_its_tool_and_one_task(tmp_path: Path) -> Non
     """Least of several rounds of processor time, so that a busy machine does not fail it."""
     made: list[Any] = []
 
+    def counted(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(coro)
+        return asyncio.Task(coro, loop=loop, **options)
+
     async def scenario() -> float:
         tools = ToolRegistry([Held(held=False)])
         context = context_in(tmp_path, settings=ToolSettings())
@@ -654,7 +664,7 @@ def test_a_call_costs_little_beyond_its_tool_and_one_task(tmp_path: Path) -> Non
                 executor.add_tool(use(f"t{n}", n=n))
             await executor.results()
             costs.append((time.process_time() - begun) / 100)
-        asyncio.get_running_loop().set_task_factory(lambda loop, coro, **k: made.append(0) or asyncio.Task(coro, loop=loop, **k))
+        asyncio.get_running_loop().set_task_factory(counted)
         executor = StreamingToolExecutor(tools, context)
         executor.add_tool(use("one"))
         await executor.results()

@@ -53,8 +53,8 @@ class Witness(Tool):
 
 
 class Hooks:
-    def __init__(self, pre: Any = PreToolUse(), post: Any = PostToolUse(), log: list[Any] | None = None) -> None:  # noqa: B008
-        self.pre, self.post = pre, post
+    def __init__(self, pre: Any = None, post: Any = None, log: list[Any] | None = None) -> None:
+        self.pre, self.post = pre or PreToolUse(), post or PostToolUse()
         self.log: list[Any] = [] if log is None else log
 
     async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse:
@@ -84,7 +84,9 @@ class Person:
         return self.answer
 
 
-def run(tool: Tool | None, context: ToolContext, *, invalid: str | None = None, before_call: Any = None, **input: Any) -> ToolOutcome:
+def run(
+    tool: Tool | None, context: ToolContext, *, invalid: str | None = None, before_call: Any = None, **input: Any
+) -> ToolOutcome:
     block = use("tu_1", tool.name if tool else "Nowhere", **(input or {"n": 1}))
     context = context.for_call("tu_1", lambda text: None)
     return asyncio.run(run_call(tool, block, context, invalid, before_call=before_call))
@@ -139,7 +141,12 @@ def test_the_gates_come_in_the_order_of_the_specification(context: ToolContext) 
 
 def test_each_gate_that_refuses_keeps_the_later_ones_from_being_asked(context: ToolContext) -> None:
     log: list[Any] = []
-    context.hooks, context.permissions = Hooks(log=log), Policy(lambda input: log.append("decide") or Deny("no"))  # type: ignore[func-returns-value]
+
+    def decide(input: Input) -> Decision:
+        log.append("decide")
+        return Deny("no")
+
+    context.hooks, context.permissions = Hooks(log=log), Policy(decide)
     tool = Witness(log=log)
     run(tool, context, invalid="its JSON is cut")
     run(tool, context, wrong=1)
@@ -180,7 +187,9 @@ def test_an_input_that_could_not_be_read_never_runs(context: ToolContext) -> Non
         ({"n": [1]}, ["`n`: expected integer, got array"]),
     ],
 )
-def test_a_misfit_names_field_expectation_and_what_came(context: ToolContext, input: dict[str, Any], words: list[str]) -> None:
+def test_a_misfit_names_field_expectation_and_what_came(
+    context: ToolContext, input: dict[str, Any], words: list[str]
+) -> None:
     tool = Witness()
     text = failure(run(tool, context, **input))
     assert text.startswith("The input of Witness does not fit its schema:\n")
@@ -343,11 +352,13 @@ def test_a_turn_over_of_a_tool_stops_the_turn_after_its_result(context: ToolCont
         (KeyError("k"), "Witness failed: KeyError: 'k'"),
         (RuntimeError(), "Witness failed: RuntimeError"),
         (ValueError("first line\nsecond line\n  File x"), "Witness failed: ValueError: first line"),
-        (ExceptionGroup("many", [ValueError("a"), OSError("b")]), "Witness failed: ExceptionGroup: many (2 sub-exceptions)"),
-        (RecursionError("maximum recursion depth exceeded"), "Witness failed: RecursionError: maximum recursion depth exceeded"),
+        (ExceptionGroup("many", [ValueError("a")]), "Witness failed: ExceptionGroup: many (1 sub-exception)"),
+        (RecursionError("too deep"), "Witness failed: RecursionError: too deep"),
     ],
 )
-def test_a_bug_of_a_tool_is_one_line_with_its_class_and_no_traceback(context: ToolContext, error: Exception, words: str) -> None:
+def test_a_bug_of_a_tool_is_one_line_with_its_class_and_no_traceback(
+    context: ToolContext, error: Exception, words: str
+) -> None:
     assert failure(run(Witness(error), context)) == words
 
 
@@ -369,7 +380,8 @@ def test_a_result_that_is_none_at_all_is_a_bug_in_one_line(context: ToolContext)
 
 def test_an_error_a_tool_returns_itself_keeps_its_form(context: ToolContext) -> None:
     outcome = run(Witness(ToolResult("out\n[Exit code 1]", is_error=True)), context)
-    assert outcome.block == {"type": "tool_result", "tool_use_id": "tu_1", "content": "out\n[Exit code 1]", "is_error": True}
+    expected = {"type": "tool_result", "tool_use_id": "tu_1", "content": "out\n[Exit code 1]", "is_error": True}
+    assert outcome.block == expected
 
 
 # ── hooks after the call ───────────────────────────────────────────────────────────────────────────────────────────
@@ -437,7 +449,7 @@ def test_a_result_over_its_cap_goes_whole_to_a_file_and_the_same_bytes_come_agai
     assert path.read_text() == text and one.block == two.block
     content = one.block["content"]
     assert str(path) in content and f"{len(text):,} characters" in content and len(content) < 3000
-    assert content.partition("\n")[2] == text[: len(content.partition("\n")[2])] and list(context.spill_dir.iterdir()) == [path]
+    assert text.startswith(content.partition("\n")[2]) and list(context.spill_dir.iterdir()) == [path]
 
 
 def test_caps_come_from_the_tool_or_the_settings_and_none_means_no_cap(context: ToolContext) -> None:

@@ -46,7 +46,9 @@ def test_a_summary_is_one_line_of_the_small_models_answer() -> None:
     assert request.messages[0].text == 'Grep {"pattern":"TODO"} (done)\n3 files'
 
 
-@pytest.mark.parametrize(("said", "shown"), [("", None), (" \n ", None), ('"Read a.py"', "Read a.py"), ("a\x1b[31mb", "a [31mb")])
+@pytest.mark.parametrize(
+    ("said", "shown"), [("", None), (" \n ", None), ('"Read a.py"', "Read a.py"), ("a\x1b[31mb", "a [31mb")]
+)
 def test_what_is_no_label_is_not_shown_and_controls_never_pass(said: str, shown: str | None) -> None:
     assert ask(Client([said]), [outcome()]) == shown
 
@@ -66,4 +68,5 @@ def test_the_question_is_bounded_whatever_the_tools_brought() -> None:
     client = Client(["Did much"])
     many = [outcome(str(n), [{"type": "text", "text": "y" * 10_000}, {"type": "image"}]) for n in range(100)]
     assert ask(client, many) == "Did much"
-    assert len(client.requests[0].messages[0].text) < 10_000 and "and 80 more calls" in client.requests[0].messages[0].text
+    asked = client.requests[0].messages[0].text
+    assert len(asked) < 10_000 and "and 80 more calls" in asked

@@ -28,13 +28,13 @@ _KILLALL = re.compile(r"\bkillall\b([^;&|\n]*)")
 class Bash(Tool):
     name: ClassVar[str] = "Bash"
     description = (
-        "Runs a shell command (bash) and returns what it wrote to standard output and error, and its exit code if that is "
-        "not 0. The working directory lasts from call to call; other shell state (variables, functions) does not. Standard "
-        "input is closed: a command that asks for input gets end-of-file, so pass answers as arguments or flags. Long "
-        "output is cut in the middle; the whole of it is then in a file that the result names. At the time limit "
-        "(`timeout`, in milliseconds; 120000 unless told, at most 600000) the command and everything it started is ended. "
-        "Use run_in_background for servers and for what takes longer. To search or read files use Grep, Glob and Read, to "
-        "change them Edit and Write. Quote paths that hold blanks."
+        "Runs a shell command (bash) and returns what it wrote to standard output and error, and its exit code if "
+        "that is not 0. The working directory lasts from call to call; other shell state (variables, functions) "
+        "does not. Standard input is closed: a command that asks for input gets end-of-file, so pass answers as "
+        "arguments or flags. Long output is cut in the middle; the whole of it is then in a file that the result "
+        "names. At the time limit (`timeout`, in milliseconds; 120000 unless told, at most 600000) the command and "
+        "everything it started is ended. Use run_in_background for servers and for what takes longer. To search or "
+        "read files use Grep, Glob and Read, to change them Edit and Write. Quote paths that hold blanks."
     )
     input_schema: ClassVar[dict[str, Any]] = {
         "type": "object",
@@ -116,8 +116,8 @@ class Bash(Tool):
         command = input["command"]
         started = await context.background.start(command, cwd, input.get("description") or command[:80], context)
         text = (
-            f"Started in the background as task {started['task_id']}; its output goes to {started['output_file']} (read it "
-            "with Read). You are told when it ends: do not wait for it by polling."
+            f"Started in the background as task {started['task_id']}; its output goes to {started['output_file']} "
+            "(read it with Read). You are told when it ends: do not wait for it by polling."
         )
         return ToolResult(text, data=dict(started))
 
@@ -131,8 +131,8 @@ def told(outcome: ShellOutcome, limit: float) -> str:
     notes = []
     if outcome.binary:
         notes.append(
-            f"It wrote {outcome.size:,} bytes that are binary or not UTF-8; they are not shown. Send them to a file, or "
-            "through `xxd`, `file` or `iconv`."
+            f"It wrote {outcome.size:,} bytes that are binary or not UTF-8; they are not shown. Send them to a file, "
+            "or through `xxd`, `file` or `iconv`."
         )
     if outcome.timed_out:
         notes.append(
