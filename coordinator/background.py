@@ -38,6 +38,7 @@ class Shells:
         self._paths = paths
         self._observer = observer
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._taken: set[str] = set()  # being started or ended: nobody else's
         self._parents: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self.on_end = lambda task_id, parent_id: None
@@ -57,6 +58,7 @@ class Shells:
             registry.claim(conn, id, owner=store.owner, fence=store.fence)
             return registry.get(conn, id)
 
+        self._taken.add(id)
         task = await store.write(create)
         self._parents[id] = parent
         self._running[id] = asyncio.create_task(self._run(task, context), name=f"task {id}")
@@ -86,8 +88,9 @@ class Shells:
 
     async def lost(self, task: TaskRecord) -> None:
         """A command of an earlier owner cannot be taken over: its output is gone with that process. End it and say so."""
-        if task.id in self._running:
+        if task.id in self._running or task.id in self._taken:
             return
+        self._taken.add(task.id)
         survivors = await Processes(self._store, task.id).end()
         error = "the process that ran it ended" + (f"; these survived: {'; '.join(survivors)}" if survivors else "")
         end = Ended(

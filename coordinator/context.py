@@ -34,13 +34,14 @@ def system_context(cwd: Path, now: float, *, scratchpad: Path | None = None, fac
 
 
 def _git_state(cwd: Path) -> list[str]:
-    branch = _git(cwd, "rev-parse", "--abbrev-ref", "HEAD")
-    if branch is None:
+    said = _git(cwd, "status", "--short", "--branch")
+    if said is None:
         return ["Git repository: no"]
-    status = (_git(cwd, "status", "--short") or "").splitlines()
+    branch, *status = said.splitlines()
     more = [f"… and {len(status) - GIT_LINES} more"] if len(status) > GIT_LINES else []
-    log = (_git(cwd, "log", "--oneline", "-5") or "").splitlines()
-    return [f"Git branch: {branch}", "Git status:", *(status[:GIT_LINES] or ["clean"]), *more, "Last commits:", *log]
+    log = (_git(cwd, "log", "--oneline", "-5") or "none yet").splitlines()
+    head = f"Git branch: {branch.removeprefix('## ')}"
+    return [head, "Git status:", *(status[:GIT_LINES] or ["clean"]), *more, "Last commits:", *log]
 
 
 def _git(cwd: Path, *arguments: str) -> str | None:

@@ -204,6 +204,8 @@ class WorkerRun:
 
     async def _drive(self, prompt: Message | None) -> Ended | None:
         """Run until the loop ends; None when it was stopped."""
+        if self._stopping is not None:
+            return None
         end = self._already_answered() if prompt is None else None
         if end is None:
             end = await self._submit(prompt)
@@ -284,8 +286,11 @@ class WorkerRun:
                 return False
         end = await self._leave(end)
         if not await self._store.write(lambda conn: self._finish(conn, end)):
+            if self._tree is not None and not self._tree.path.exists():
+                await self._working_directory()  # it was clean, so a new one is the same
             return False
         await self._tell_end()
+        await self._hooks_on_end(end)
         return True
 
     async def _leave(self, end: Ended) -> Ended:
@@ -308,12 +313,18 @@ class WorkerRun:
                 return False
         else:
             outbox.return_undelivered(conn, task.agent_id, f"the worker failed: {end.error}")
-        registry.finish(
+        finished = registry.finish(
             conn, task.id, attempt=task.attempt, status=end.status, result=end.result, error=end.error,
             error_class=end.error_class, retryable=end.retryable, end_reason=end.end_reason, notify=task.background,
             output_file=task.output_file,
         )  # fmt: skip
+        if not finished:  # it was killed meanwhile: what it had is its partial result
+            registry.attach_partial(conn, task.id, end.result)
         return True
+
+    async def _hooks_on_end(self, end: Ended) -> None:
+        if self._engine is not None:
+            await self._hooks.notification("agent_completed", f"{self._task.description}: {end.status}")
 
     async def _tell_end(self) -> None:
         self._observe(TaskChanged(self._store.read(lambda conn: registry.get(conn, self._task_id))))

@@ -1,0 +1,51 @@
+"""How a loop's result becomes the fields of a task: completed only for a real answer without error."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.outcome import SALVAGED, Ended, broken, ended, partial_text
+from tasks.states import TaskStatus
+from worker_agent.events import Result
+from worker_agent.loop.state import TerminalReason
+from worker_agent.messages import Usage
+
+GOOD = Result(
+    text="report", reason="completed", is_error=False, turns=1, duration=1.0, duration_api=1.0, usage=Usage(),
+    usage_by_model={}, cost_usd=0.0,
+)  # fmt: skip
+
+
+def test_a_real_answer_is_completed() -> None:
+    assert ended(GOOD) == Ended(status=TaskStatus.COMPLETED, result="report", end_reason="completed")
+
+
+@pytest.mark.parametrize("reason", [r.value for r in TerminalReason if r is not TerminalReason.COMPLETED] + ["budget", "schema"])
+def test_every_other_reason_is_failed_with_a_class(reason: str) -> None:
+    end = ended(replace(GOOD, reason=reason, is_error=True, error="because"))
+    assert (end.status, end.end_reason, end.error_class, end.result) == (TaskStatus.FAILED, reason, reason, "report")
+    assert end.retryable in (True, False)
+
+
+def test_a_loop_that_completed_with_an_api_error_is_failed_with_its_kind() -> None:
+    end = ended(replace(GOOD, is_error=True, error="overloaded", error_kind="overloaded", retryable=True))
+    assert (end.status, end.end_reason, end.error_class, end.retryable) == (TaskStatus.FAILED, "error", "overloaded", True)
+
+
+def test_an_empty_answer_is_salvaged_from_the_last_text_and_says_so() -> None:
+    end = ended(replace(GOOD, text="earlier", is_error=True, salvaged=True))
+    assert (end.status, end.result, end.retryable) == (TaskStatus.FAILED, SALVAGED + "earlier", True)
+
+
+def test_blank_text_is_no_answer() -> None:
+    assert ended(replace(GOOD, text=" \n")).status is TaskStatus.FAILED
+
+
+def test_an_unforeseen_exception_names_its_class() -> None:
+    end = broken(KeyError("x"), "so far")
+    assert (end.error_class, end.error, end.result) == ("KeyError", "KeyError: 'x'", "so far")
+
+
+def test_partial_text_is_what_was_said_and_what_is_being_said() -> None:
+    assert partial_text(["one", "two"], " thr ") == "one\n\ntwo\n\nthr"
+    assert partial_text([], "") == ""

@@ -1,0 +1,122 @@
+"""Views, exit codes, paths, prompts, contexts: values other parts rely on."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from coordinator import views
+from coordinator.agents import prompt_text
+from coordinator.context import system_context, user_context
+from coordinator.exit_codes import ExitCode, exit_code, subtype
+from coordinator.paths import Paths
+from coordinator.results import Closing
+from worker_agent.config import Settings
+
+DOCUMENTED = (
+    "id agent_id session_id parent_id type status description name agent model created_at started_at ended_at duration_ms "
+    "tool_uses input_tokens output_tokens total_tokens cost_usd last_activity idle_ms attempt end_reason error"
+)
+
+
+def a_task(tmp_path: Path):
+    from tasks import registry, sessions
+    from tasks.db import Database
+    from tasks.records import NewTask
+
+    db = Database.open(tmp_path / "c.db", clock=lambda: 1000.0)
+
+    def job(conn):
+        session = sessions.create(conn, goal="g", cwd="/", model="m", options={})
+        return session, registry.create(conn, NewTask(session_id=session.id, description="d", prompt="p"))
+
+    session, task = db.write(job)
+    db.close()
+    return session, task
+
+
+def test_a_task_has_exactly_the_documented_fields(tmp_path: Path) -> None:
+    _, task = a_task(tmp_path)
+    value = views.task_json(task, "interrupted", 2000.0)
+    assert list(value) == DOCUMENTED.split()
+    assert (value["status"], value["created_at"], value["duration_ms"], value["idle_ms"]) == (
+        "interrupted", "1970-01-01T00:16:40.000Z", None, None,
+    )  # fmt: skip
+    more = set(views.task_detail_json(task, "pending", 2000.0)) - set(value)
+    assert more == {"prompt", "result", "worktree", "branch", "activities", "output_file"}
+
+
+def test_a_session_is_shown_with_times_in_utc(tmp_path: Path) -> None:
+    session, _ = a_task(tmp_path)
+    assert views.session_json(session)["created_at"] == "1970-01-01T00:16:40.000Z"
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_error", "kind", "code", "type"),
+    [
+        ("completed", False, None, ExitCode.DONE, "success"),
+        ("completed", True, "overloaded", ExitCode.FAILED, "error_during_execution"),
+        ("completed", True, "authentication", ExitCode.NOT_AUTHENTICATED, "error_during_execution"),
+        ("max_turns", True, None, ExitCode.LIMIT, "error_max_turns"),
+        ("budget", True, "budget", ExitCode.BUDGET, "error_max_budget_usd"),
+        ("timeout", True, None, ExitCode.LIMIT, "error_during_execution"),
+        ("live_workers", True, None, ExitCode.LIVE_WORKERS, "error_during_execution"),
+        ("unverified", True, None, ExitCode.UNVERIFIED, "error_during_execution"),
+        ("aborted_tools", True, None, ExitCode.INTERRUPTED, "error_during_execution"),
+        ("terminated", True, None, ExitCode.TERMINATED, "error_during_execution"),
+        ("schema", True, None, ExitCode.FAILED, "error_max_structured_output_retries"),
+    ],
+)
+def test_every_ending_has_its_code(reason: str, is_error: bool, kind: str | None, code: ExitCode, type: str) -> None:
+    assert (exit_code(reason, is_error=is_error, error_kind=kind), subtype(reason, is_error=is_error)) == (code, type)
+
+
+def closing(**changes) -> Closing:
+    base = dict(result=None, ending=None, live=(), unverified=None, duration=1.0, turns=1, in_turn=False)
+    return Closing(**(base | changes))
+
+
+def test_a_time_limit_is_told_apart_by_what_was_under_way() -> None:
+    assert closing(ending="timeout", live=("a1",)).reason == "live_workers"
+    assert closing(ending="timeout", live=("a1",), in_turn=True).reason == "timeout"
+    assert closing(ending="timeout").reason == "timeout"
+    assert "a1, a2" in closing(ending="timeout", live=("a1", "a2")).errors[-1]
+
+
+def test_everything_lies_under_the_home_that_settings_name(tmp_path: Path) -> None:
+    paths = Paths.of(Settings(home=tmp_path / "h"))
+    paths.prepare("s1")
+    assert paths.database == tmp_path / "h" / "coordinator.db"
+    assert all(p.is_dir() for p in (paths.spill("s1"), paths.scratch("s1"), paths.transcripts("s1")))
+    assert (paths.scratch("s1").stat().st_mode & 0o777) == 0o700
+
+
+def test_the_prompts_teach_what_the_specification_asks_for() -> None:
+    boss, worker = prompt_text("coordinator"), prompt_text("worker")
+    for part in ("Research", "Synthesis", "Implementation", "Verification", "based on your findings", "end your turn", "one answer"):
+        assert part in boss
+    assert "never" in boss and "consent" in boss and "file:line" in worker and "Start no agents" in worker
+
+
+def test_the_system_context_names_place_date_and_git_state(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", "-b", "trunk", tmp_path], check=True)
+    (tmp_path / "new.txt").touch()
+    text = system_context(tmp_path, 0.0, scratchpad=Path("/scratch"))
+    assert "Date: 1970-01-01" in text and f"Working directory: {tmp_path}" in text and "/scratch" in text
+    assert "new.txt" in text
+    assert "Git repository: no" in system_context(Path("/"), 0.0)
+
+
+def test_project_memory_is_read_from_the_root_down_and_the_same_text_once(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    inner = tmp_path / "a"
+    inner.mkdir()
+    (tmp_path / "CLAUDE.md").write_text("top rules")
+    (tmp_path / "AGENTS.md").write_text("top rules")
+    (inner / "AGENTS.md").write_text("inner rules")
+    text = user_context(inner)
+    assert text is not None and text.count("top rules") == 1 and text.index("top rules") < text.index("inner rules")
+    assert text.startswith("<system-reminder>") and "may or may not matter" in text
+    assert user_context(Path("/")) is None
