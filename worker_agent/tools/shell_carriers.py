@@ -15,6 +15,8 @@ from worker_agent.tools.shell_words import SimpleCommand, Word
 
 Words = tuple[Word, ...]
 
+MAX_CARRIERS = 200  # looked at for one command
+
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ash", "mksh", "fish", "rbash"})
 
 
@@ -116,7 +118,10 @@ def carried(command: SimpleCommand) -> Iterator[Words | Script]:
     """What this command may run besides itself, to any depth; texts for a shell are given as they are."""
     waiting: list[Words] = [command.words]
     seen: set[tuple[str, ...]] = set()
-    while waiting and len(seen) < 200:
+    while waiting:
+        if len(seen) >= MAX_CARRIERS:
+            yield Script(None, "commands inside commands inside commands")
+            return
         words = waiting.pop()
         key = tuple(word.text for word in words)
         if not words or key in seen:

@@ -104,9 +104,9 @@ class ShellJudge:
             for rule in shell:
                 for text in self._readings(command):
                     if rule.matches_text(text):
-                        yield rule, f"`{_shown(command)}`", True
+                        yield rule, _shown(command), True
                     elif rule.may_match(text):
-                        yield rule, f"`{_shown(command)}`", False
+                        yield rule, _shown(command), False
         if paths:
             yield from self._path_hits(paths)
 
@@ -170,8 +170,10 @@ class ShellJudge:
                 return command.opaque
             if self._writes(command) and not self._edit_rule(command, bases):
                 return f"no rule allows writing to {next(r.target.raw for r in command.redirects if r.writes and r.target)}"
+            if words_read_only(command) and not self._place_free(command, bases):
+                return f"{_shown(command)} may read outside the working directories"
             if not self._covering(command) and not self._part_free(command, bases):
-                return f"no rule allows `{_shown(command)}`"
+                return f"no rule allows {_shown(command)}"
         return "`cd` and `git` in one command"
 
     def suggestion(self) -> str | None:
@@ -302,8 +304,11 @@ _WRITERS = frozenset("rm rmdir mv cp touch mkdir tee truncate ln install shred d
 
 
 def _shown(command: SimpleCommand) -> str:
-    text = command.raw or command.opaque or " ".join(f"{a.name}=…" for a in command.assignments)
-    return text if len(text) <= 200 else text[:199] + "…"
+    """A part in words."""
+    if command.opaque:
+        return f"a part ({command.opaque})"
+    text = command.raw or " ".join(f"{a.name}=…" for a in command.assignments) or "a redirection"
+    return f"`{text if len(text) <= 200 else text[:199] + '…'}`"
 
 
 def _layers(words: Words) -> Iterator[Words]:
