@@ -5,7 +5,8 @@ Rules of this file:
 1. The SDK gives transport, credentials, headers and error classes. Its request building and typed events are passed by:
    the body is bytes already, and the answer is folded from raw bytes. That halves the cost of a turn.
 2. One SDK client and one aiohttp pool for the process, with as many connections as there are calls.
-3. One try for each call, no total deadline: `silence` without a sign of the answer ends it, from the first byte sent on.
+3. One try for each call, no total deadline: `silence` without a sign of the answer ends it, from the first byte sent
+   on.
 4. Nothing but `ModelError` leaves. Closing the iterator closes the connection.
 5. The SDK is imported with the first call, in a thread: that takes most of a second.
 """
@@ -13,10 +14,10 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import orjson
@@ -75,7 +76,7 @@ class AnthropicClient:
 
     # --- the port
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """One try of one call. Raises `ModelError`."""
         info = await self.model_info(request.model)
         call = self._builder.call(request, info)
@@ -115,8 +116,8 @@ class AnthropicClient:
         return models.cost(model, usage, today)
 
     async def refresh_credentials(self) -> bool:
-        """After a 401. A token the SDK fetches was dropped by it already: the next call brings a fresh one. A key is read
-        anew from the environment; whether it changed is the answer."""
+        """After a 401. A token the SDK fetches was dropped by it already: the next call brings a fresh one. A key is
+        read anew from the environment; whether it changed is the answer."""
         if self._sdk is None:
             return False
         if self._sdk.custom_auth is not None:
@@ -154,7 +155,9 @@ class AnthropicClient:
         import httpx2
 
         if self._http is None:
-            limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS)
+            limits = httpx2.Limits(
+                max_connections=MAX_CONNECTIONS, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS
+            )
             timeout = httpx2.Timeout(None, connect=self._settings.retry.connect_timeout)
             self._http = anthropic.DefaultAioHttpClient(limits=limits, timeout=timeout)
         try:
@@ -212,7 +215,7 @@ class AnthropicClient:
         assert self._http is not None
         try:
             return await self._http.send(request, stream=True, auth=sdk.custom_auth)
-        except (*_transport_errors(), RuntimeError) as error:  # a closed client says so with a RuntimeError
+        except _transport_errors(RuntimeError) as error:  # a closed client says so with a RuntimeError
             raise errors_map.from_exception(error, began=False, now=self._clock.now()) from error
 
     def _broken(self, error: Exception, response: httpx2.Response) -> ModelError:
@@ -263,13 +266,14 @@ def _import_sdk() -> None:
     import httpx2  # noqa: F401
 
 
-def _transport_errors() -> tuple[type[Exception], ...]:
+def _transport_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
     """What the SDK, its transport, the pool below it and the operating system raise."""
     import aiohttp
     import anthropic
     import httpx2
 
-    return (anthropic.AnthropicError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
+    ours = (anthropic.AnthropicError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL)
+    return (*ours, aiohttp.ClientError, OSError, *more)
 
 
 def _json_object(body: bytes) -> Mapping[str, Any]:
@@ -282,17 +286,17 @@ def _json_object(body: bytes) -> Mapping[str, Any]:
     return value
 
 
-async def _body(response: httpx2.Response) -> AsyncIterator[bytes]:
+async def _body(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     """The body in the chunks it arrives in; decompressed only where it was compressed."""
     chunks = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
-    async with aclosing(chunks):
+    async with aclosing(cast("AsyncGenerator[bytes, None]", chunks)):
         async for chunk in chunks:
             yield chunk
 
 
 async def _read(response: httpx2.Response) -> bytes:
     parts, size = [], 0
-    async with aclosing(response.aiter_bytes()) as chunks:
+    async with aclosing(_body(response)) as chunks:
         async for chunk in chunks:
             parts.append(chunk)
             size += len(chunk)
@@ -308,7 +312,7 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(DRAIN):
             async for _ in chunks:
                 pass
-    except (TimeoutError, *_transport_errors()):
+    except _transport_errors(TimeoutError):
         return
 
 

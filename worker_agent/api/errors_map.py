@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-1. The vendor's own words are read in this order: `error.details.error_code`, `error.type`, HTTP status. Text is the last
-   resort and is read only where there is no code for it: a prompt that is too long, an output cap that does not fit,
-   media. Compatible servers phrase these in their own way, so the patterns are lenient.
+1. The vendor's own words are read in this order: `error.details.error_code`, `error.type`, HTTP status. Text is the
+   last resort and is read only where there is no code for it: a prompt that is too long, an output cap that does not
+   fit, media. Compatible servers phrase these in their own way, so the patterns are lenient.
 2. An error event inside a stream (status 200) and an HTTP error of the same type are the same error.
 3. What the transport raises before the answer began is CONNECTION (or TIMEOUT), afterwards STREAM_BROKEN.
 4. Messages are sentences for a person: no HTML, no Python reprs, cut to a few hundred characters.
@@ -22,7 +22,8 @@ import orjson
 
 from worker_agent.errors import ErrorKind, ModelError
 
-MESSAGE_LIMIT = 600  # characters
+MESSAGE_LIMIT = 600  # characters of a message that are kept
+READ_LIMIT = 20_000  # characters of an answer that are looked at
 
 _BY_CODE = {
     "enforced_spend_limit_reached": ErrorKind.SPEND_LIMIT,
@@ -70,29 +71,37 @@ _NUMBER = r"(\d[\d,_]*)"
 _CAP = re.compile(rf"max_tokens\W{{0,3}}\s*{_NUMBER}\s*>\s*{_NUMBER}", re.I)
 # Prompt and cap together over the window: `… exceed context limit: 190000 + 32000 > 200000`.
 _SUM = re.compile(rf"{_NUMBER}\s*\+\s*{_NUMBER}\s*>\s*{_NUMBER}")
-# The same from a compatible server: `maximum context length is 4096 tokens … (4000 in the messages, 1000 in the completion)`.
+# The same from a compatible server: `maximum context length is 4096 tokens … (4000 in the messages, 1000 in the
+# completion)`.
 _SPLIT = re.compile(
-    rf"maximum context length is {_NUMBER}.*?{_NUMBER} (?:tokens )?(?:in|from) the (?:messages|input|prompt).*?{_NUMBER} "
-    rf"(?:tokens )?(?:in|for) the (?:completion|output)",
+    rf"maximum context length is {_NUMBER}.*?{_NUMBER} (?:tokens )?(?:in|from) the (?:messages|input|prompt)"
+    rf".*?{_NUMBER} (?:tokens )?(?:in|for) the (?:completion|output)",
     re.I | re.S,
 )
-# And another: `'max_tokens' … is too large: 5000. … maximum context length is 4096 tokens and your request has 300 input tokens`.
+# And another: `'max_tokens' … is too large: 5000. … context length is 4096 tokens and your request has 300 input …`.
 _TOO_LARGE = re.compile(
-    rf"max_(?:completion_)?tokens\W{{1,3}} is too large: {_NUMBER}.*?context length is {_NUMBER}.*?has {_NUMBER} input", re.I | re.S
+    rf"max_(?:completion_)?tokens\W{{1,3}} is too large: {_NUMBER}.*?context length is {_NUMBER}.*?has {_NUMBER} input",
+    re.I | re.S,
 )
 _LONG = re.compile(
     r"prompt is too long|context.?length|context.?size|context.?window|context.?limit|maximum context|"
-    r"input is too long|too many (?:input |prompt )?tokens|exceeds? the (?:model'?s )?(?:maximum )?(?:context|input)",
+    r"input is too long|too many (?:input |prompt )?tokens|"
+    r"exceeds? the (?:model'?s )?(?:maximum )?(?:context|input)",
     re.I,
 )
 _OVER = re.compile(rf"{_NUMBER}\s*(?:tokens\s*)?>\s*{_NUMBER}", re.I)
+_BYTES_OVER = re.compile(rf"{_NUMBER}\s*bytes\s*>\s*{_NUMBER}", re.I)
+_PIXELS = re.compile(rf"{_NUMBER} pixels", re.I)
 _LIMIT_IS = re.compile(
-    rf"(?:context (?:length|size|window|limit)(?: is| of|:)?|maximum(?: of)?) *\(?{_NUMBER}|{_NUMBER} (?:tokens? )?maximum", re.I
+    rf"(?:context (?:length|size|window|limit)(?: is| of|:)?|maximum(?: of)?) *\(?{_NUMBER}|"
+    rf"{_NUMBER} (?:tokens? )?maximum",
+    re.I,
 )
 _ACTUAL_IS = re.compile(rf"(?:requested|request \(|has|resulted in|contains|got|received) *\(?{_NUMBER}", re.I)
 _MEDIA = re.compile(
-    r"(?:image|pdf|document|media).{0,80}(?:exceed|too large|too many|could not|cannot|maximum|not valid|invalid|password|unsupported|"
-    r"dimension|corrupt|process)|(?:could not process|unable to (?:process|decode|read)|unsupported) (?:the )?(?:image|pdf|document)",
+    r"(?:image|pdf|document|media).{0,80}(?:exceed|too large|too many|could not|cannot|maximum|not valid|invalid|"
+    r"password|unsupported|dimension|corrupt|process)|"
+    r"(?:could not process|unable to (?:process|decode|read)|unsupported) (?:the )?(?:image|pdf|document)",
     re.I | re.S,
 )
 _SPEND = re.compile(r"spend(?:ing)?[ _-]?limit|usage limits?\b|monthly limit", re.I)
@@ -100,6 +109,8 @@ _CREDIT = re.compile(r"credit balance", re.I)
 _PATH = re.compile(r"messages[.\[](\d+)\]?\.content[.\[](\d+)\]?(?:\.content[.\[](\d+)\]?)?")
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.I | re.S)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.I | re.S)
+_HTML = re.compile(r"<(?:!doctype|html|head|body)\b", re.I)
+_PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,7 @@ def from_event(data: Any, headers: Mapping[str, str], now: float) -> ModelError:
 
 
 def not_a_stream(headers: Mapping[str, str], body: bytes, now: float) -> ModelError:
-    """The error behind a 200 answer that is no event stream: an error object is taken at its word, all else is nonsense."""
+    """The error behind a 200 answer that is no event stream: an error object at its word, the rest as nonsense."""
     data = _decode(body)
     if isinstance(data, Mapping) and (data.get("type") == "error" or "error" in data):
         return from_event(data, headers, now)
@@ -202,10 +213,10 @@ def _numbers(kind: ErrorKind, facts: Facts) -> tuple[int | None, int | None]:
         return _window_numbers(text, details)
     if kind is ErrorKind.MEDIA_TOO_LARGE:
         pixels = details.get("max_side_length_pixels")
-        over = _OVER.search(text) or re.search(rf"{_NUMBER}\s*bytes\s*>\s*{_NUMBER}", text)
+        over = _OVER.search(text) or _BYTES_OVER.search(text)
         if isinstance(pixels, int):
             return pixels, None
-        return (_int(over[2]), _int(over[1])) if over else (_first(re.compile(rf"{_NUMBER} pixels").search(text)), None)
+        return (_int(over[2]), _int(over[1])) if over else (_first(_PIXELS.search(text)), None)
     return None, None
 
 
@@ -243,9 +254,7 @@ def _path(match: re.Match[str]) -> str:
     return outer if match[3] is None else f"{outer}.content.{match[3]}"
 
 
-def _error(
-    kind: ErrorKind, facts: Facts, headers: Mapping[str, str], now: float, event: Any = None
-) -> ModelError:
+def _error(kind: ErrorKind, facts: Facts, headers: Mapping[str, str], now: float, event: Any = None) -> ModelError:
     limit, actual = _numbers(kind, facts)
     request_id = headers.get("request-id")
     if request_id is None and isinstance(event, Mapping) and isinstance(event.get("request_id"), str):
@@ -276,7 +285,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     asks for nothing that can be read. A date in the past is 0."""
     for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         raw = headers.get(name, "").strip()
-        if re.fullmatch(r"\d+(\.\d+)?", raw):
+        if _PLAIN_NUMBER.fullmatch(raw):
             return float(raw) / scale
     try:
         return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - now)
@@ -299,7 +308,8 @@ def _facts(data: Any, status: int) -> Facts:
     if not isinstance(error, Mapping):
         return Facts(_sentence(data) or f"HTTP status {status}", status=status)
     details = error.get("details")
-    details = details if isinstance(details, Mapping) else {k: error[k] for k in ("n_ctx", "n_prompt_tokens") if k in error}
+    if not isinstance(details, Mapping):  # a local server names its numbers beside the message
+        details = {name: error[name] for name in ("n_ctx", "n_prompt_tokens") if name in error}
     code = details.get("error_code")
     type = error.get("type")
     message = error.get("message")
@@ -319,13 +329,16 @@ def _fallback(type: Any, status: int) -> str:
 def _sentence(data: Any) -> str:
     """Text for a person: of HTML the title or what is left without tags."""
     text = data if isinstance(data, str) else orjson.dumps(data).decode()
-    if "<" in text and re.search(r"<(?:!doctype|html|head|body)\b", text[:2000], re.I):
+    text = text[:READ_LIMIT]
+    if "<" in text and _HTML.search(text[:2000]):
         title = _TITLE.search(text)
         text = title[1] if title else _TAGS.sub(" ", text)
     return " ".join(text.split())[: MESSAGE_LIMIT * 4]
 
 
-def from_exception(error: BaseException, *, began: bool, headers: Mapping[str, str] | None = None, now: float = 0.0) -> ModelError:
+def from_exception(
+    error: BaseException, *, began: bool, headers: Mapping[str, str] | None = None, now: float = 0.0
+) -> ModelError:
     """What the SDK, its transport or the operating system raised. `began` says whether the answer had begun."""
     import anthropic
     import httpx2
@@ -333,15 +346,16 @@ def from_exception(error: BaseException, *, began: bool, headers: Mapping[str, s
     if isinstance(error, ModelError):
         return error
     if isinstance(error, anthropic.APIStatusError):
-        body = error.body if isinstance(error.body, str) else orjson.dumps(error.body, default=str)
-        return from_response(error.status_code, error.response.headers, body.encode() if isinstance(body, str) else body, now)
+        body = error.body.encode() if isinstance(error.body, str) else orjson.dumps(error.body, default=str)
+        return from_response(error.status_code, error.response.headers, body, now)
     if isinstance(error, anthropic.CredentialsError):
         return ModelError(ErrorKind.AUTHENTICATION, _said(error))
     if isinstance(error, (httpx2.InvalidURL, httpx2.UnsupportedProtocol)):
         return ModelError(ErrorKind.INVALID_REQUEST, f"The base URL cannot be used: {_said(error)}")
     request_id = (headers or {}).get("request-id")
     if began:
-        return ModelError(ErrorKind.STREAM_BROKEN, f"The answer was cut off: {_said(error)}", status=200, request_id=request_id)
+        message = f"The answer was cut off: {_said(error)}"
+        return ModelError(ErrorKind.STREAM_BROKEN, message, status=200, request_id=request_id)
     if _timed_out(error):
         return ModelError(ErrorKind.TIMEOUT, f"The endpoint did not answer in time: {_said(error)}")
     return ModelError(ErrorKind.CONNECTION, f"No connection to the endpoint: {_said(error)}")

@@ -1,8 +1,8 @@
 """What it takes to hand a turn over to another model: when, and what of the history may go along. All pure.
 
 The overloads that count are those in a row on one model: an answer, or another kind of error, starts the count anew.
-Thinking is signed by the model that thought, so none of it goes along. What observers were shown of the partial answer is
-taken back with tombstones, and calls that will never run get a result that says so.
+Thinking is signed by the model that thought, so none of it goes along. What observers were shown of the partial
+answer is taken back with tombstones, and calls that will never run get a result that says so.
 """
 
 from __future__ import annotations

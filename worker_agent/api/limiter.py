@@ -71,7 +71,7 @@ class Limiter:
 
     @asynccontextmanager
     async def turn(self, model: str) -> AsyncIterator[None]:
-        """Waits until a call may start, and counts it while it runs. A body that raises nothing is a call that went well.
+        """Waits until a call may start, and counts it while it runs. A body that raises nothing is one that went well.
 
         `model` names whom the call is for; the limits of an account are shared by all."""
         await self._start()
@@ -172,7 +172,7 @@ class Limiter:
             left = datetime.fromisoformat(reset).timestamp() - self._clock.now()
         except ValueError:
             return
-        if 0 < left:
+        if left > 0:
             self._block(self._clock.monotonic() + min(left, LONGEST_HEADER_BLOCK))
 
     def _block(self, until: float) -> None:
@@ -207,7 +207,7 @@ class Limiter:
         return self._prefixes.setdefault(key, _Prefix())
 
     async def _wait_for_lead(self, prefix: _Prefix) -> None:
-        """Returns at once on a warm prefix or as its first caller; else when the leader's answer begins, when the leader
+        """Returns at once on a warm prefix or as its first caller; else when the leader's answer begins, when it
         gave up (then one of the waiting leads), or after `PREFIX_WAIT`."""
         give_up = self._clock.monotonic() + PREFIX_WAIT
         while prefix.leads and self._clock.monotonic() < give_up and not prefix.is_warm(self._clock.monotonic()):

@@ -57,8 +57,6 @@ def _small_window(id: str) -> ModelInfo:
     return ModelInfo(id=id, window=200_000, max_output=64_000, server_editing=True, min_cache_tokens=4096)
 
 
-_OLD_1M = {"chars_per_token": _OLD_TOKENIZER}
-
 MODELS: Mapping[str, ModelInfo] = {
     info.id: info
     for info in (
@@ -72,11 +70,11 @@ MODELS: Mapping[str, ModelInfo] = {
         _modern("claude-opus-5", binds=False),
         _modern("claude-opus-4-8", binds=False, min_cache=1024),
         _modern("claude-opus-4-7", binds=False, min_cache=2048),
-        replace(_modern("claude-opus-4-6", binds=False, min_cache=4096), **_OLD_1M),
+        replace(_modern("claude-opus-4-6", binds=False, min_cache=4096), chars_per_token=_OLD_TOKENIZER),
         _small_window("claude-opus-4-5"),
         _modern("claude-sonnet-5-5", binds=True, forced=False),
         _modern("claude-sonnet-5", binds=False, min_cache=1024),
-        replace(_modern("claude-sonnet-4-6", binds=False, min_cache=1024), **_OLD_1M),
+        replace(_modern("claude-sonnet-4-6", binds=False, min_cache=1024), chars_per_token=_OLD_TOKENIZER),
         _modern("claude-haiku-5-5", binds=True),
         _small_window("claude-haiku-4-5"),
     )

@@ -1,15 +1,16 @@
 """Stored messages → what the API accepts, in four passes and in this order:
 
-1. `normalize_messages_for_api`: what is for observers only is dropped, and what a server compaction stands for; blocks are
-   brought to their API form, attachments move up to the nearest tool result or assistant message, media the API refused
-   is taken out, neighbours of one role are merged with tool results first. First, because the others look at neighbours.
+1. `normalize_messages_for_api`: what is for observers only is dropped, and what a server compaction stands for;
+   blocks are brought to their API form, attachments move up to the nearest tool result or assistant message, media
+   the API refused is taken out, neighbours of one role are merged with tool results first. First, because the others
+   look at neighbours.
 2. `ensure_tool_result_pairing`: every call has its one result in the very next message, and no result stands alone.
 3. `strip_unsupported_blocks`: what needs a beta that the request does not carry, and thinking nobody signed.
 4. `strip_excess_media_items`: the oldest images and documents over the limit. Last, so that only what is sent counts.
 
-Rules: inputs are never edited; running twice changes nothing; a message that no pass touches goes out as the bytes it was
-born with; and no pass looks ahead beyond the next user message, so that the bytes of the history before the last answer
-stay the same when it grows (passes 1 and 4 break this knowingly for media, in one go).
+Rules: inputs are never edited; running twice changes nothing; a message that no pass touches goes out as the bytes it
+was born with; and no pass looks ahead beyond the next user message, so that the bytes of the history before the last
+answer stay the same when it grows (passes 1 and 4 break this knowingly for media, in one go).
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+
+Place = tuple[int, int | None]  # a block, and one inside it or None for all of it
 
 NO_RESULT = "This call has no result: it was interrupted before it ended, and it is unknown whether it had effects."
 NO_OUTPUT = "(no output)"
@@ -222,7 +225,11 @@ def _draft_message(draft: _Draft, message: Message) -> None:
     rank = 1 if message.kind == "attachment" else 2
     blocks = [fit for block in message.content if (fit := api_form(block, message.role)) is not None]
     results = [block for block in blocks if block["type"] == "tool_result"]
-    if len(blocks) == len(message.content) and all(map(_same, blocks, message.content)) and len(results) in (0, len(blocks)):
+    if (
+        len(blocks) == len(message.content)
+        and all(map(_same, blocks, message.content))
+        and len(results) in (0, len(blocks))
+    ):
         draft.add(0 if results else rank, blocks, message.wire[1:-1])
         return
     for block in blocks:
@@ -273,7 +280,7 @@ def _tool_use_form(block: Block) -> Block | None:
     id, name, value = block.get("id"), block.get("name"), block.get("input")
     if not isinstance(id, str) or not _TOOL_ID.fullmatch(id):
         return None
-    fixed = {}
+    fixed: dict[str, Any] = {}
     if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
         fixed["name"] = re.sub(r"[^a-zA-Z0-9_-]", "_", str(name or ""))[:64] or "unknown"
     if not isinstance(value, dict):
@@ -356,24 +363,25 @@ def _without_refused_media(wire: list[WireMessage], named: Any) -> list[WireMess
     ]
 
 
-def _targets(wire: list[WireMessage], named: Any) -> dict[int, set[tuple[int, int | None]] | None]:
-    """Message index → places (block, inner block or None for all of it) that hold media."""
-    found: dict[int, set[tuple[int, int | None]] | None] = {}
+def _targets(wire: list[WireMessage], named: Any) -> dict[int, set[Place] | None]:
+    """Message index → places that hold media."""
+    found: dict[int, set[Place] | None] = {}
     for path in named if isinstance(named, (list, tuple)) else ():
         numbers = [int(n) for n in re.findall(r"\d+", path)] if isinstance(path, str) else []
         if len(numbers) < 2 or numbers[0] >= len(wire) or numbers[1] >= len(wire[numbers[0]].blocks):
             continue
         if _media_in([wire[numbers[0]].blocks[numbers[1]]]):
-            places = found.setdefault(numbers[0], set())
-            places.add((numbers[1], numbers[2] if len(numbers) > 2 else None))
+            place = (numbers[1], numbers[2] if len(numbers) > 2 else None)
+            found[numbers[0]] = (found.get(numbers[0]) or set()) | {place}
     return found
 
 
-def _refuse(blocks: list[Block], places: set[tuple[int, int | None]] | None) -> list[Block]:
-    def refused(outer: int, inner: int | None) -> bool:
-        return places is None or (outer, None) in places or (outer, inner) in places
+def _refuse(blocks: list[Block], places: set[Place] | None) -> list[Block]:
+    def text_for(outer: int, inner: int | None, kind: str) -> str | None:
+        refused = places is None or (outer, None) in places or (outer, inner) in places
+        return f"[{kind} left out: the API refused it]" if refused else None
 
-    return _replace_media(blocks, lambda outer, inner, kind: f"[{kind} left out: the API refused it]" if refused(outer, inner) else None)
+    return _replace_media(blocks, text_for)
 
 
 def _replace_media(blocks: Sequence[Block], text_for: Callable[[int, int | None, str], str | None]) -> list[Block]:
@@ -384,16 +392,16 @@ def _replace_media(blocks: Sequence[Block], text_for: Callable[[int, int | None,
             text = text_for(i, None, block["type"])
             changed.append(block if text is None else text_block(text))
         elif block["type"] == "tool_result" and isinstance(block.get("content"), (list, tuple)):
-            changed.append(_replace_in_result(block, lambda k, kind, i=i: text_for(i, k, kind)))
+            changed.append(_replace_in_result(block, text_for, i))
         else:
             changed.append(block)
     return changed
 
 
-def _replace_in_result(block: Block, text_for: Callable[[int, str], str | None]) -> Block:
+def _replace_in_result(block: Block, text_for: Callable[[int, int | None, str], str | None], outer: int) -> Block:
     content = []
     for k, inner in enumerate(block["content"]):
-        text = text_for(k, inner["type"]) if inner.get("type") in _MEDIA else None
+        text = text_for(outer, k, inner["type"]) if inner.get("type") in _MEDIA else None
         content.append(inner if text is None else text_block(text))
     return block if all(map(_same, content, block["content"])) else {**block, "content": content}
 
@@ -529,7 +537,7 @@ def _supported_block(block: Block, info: ModelInfo, betas: Collection[str]) -> B
 def strip_excess_media_items(wire: Sequence[WireMessage], limit: int) -> list[WireMessage]:
     """Pass 4. At most `limit` images and documents; the oldest go first, a text stands in their place.
 
-    A tenth of the limit goes at a time: if each new image pushed one old image out, every turn would break the cache."""
+    A tenth of the limit goes at a time: if each new image pushed an old one out, every turn would break the cache."""
     total = media_in(wire)
     if total <= limit:
         return list(wire)
@@ -545,4 +553,6 @@ def strip_excess_media_items(wire: Sequence[WireMessage], limit: int) -> list[Wi
 
 def _first(count: int) -> Callable[[int, int | None, str], str | None]:
     left = iter(range(count))
-    return lambda outer, inner, kind: None if next(left, None) is None else f"[{kind} left out: too many in one request]"
+    return lambda outer, inner, kind: (
+        None if next(left, None) is None else f"[{kind} left out: too many in one request]"
+    )

@@ -5,9 +5,9 @@ Rules of this file:
 1. What was sent once is sent again with the same bytes. Messages keep the bytes they were born with; the part of a
    conversation before its last answer is *settled*: it is normalised once and kept, so that a turn costs the few
    messages that are new and one join of bytes.
-2. Cache marks: one after the first system block (equal over all agents of a definition), the automatic one for the tail,
-   and one more at the end of the previous request when the last turn added more blocks than the lookback reaches over.
-   Marks do not count as content: the provider compares prefixes without them.
+2. Cache marks: one after the first system block (equal over all agents of a definition), the automatic one for the
+   tail, and one more at the end of the previous request when the last turn added more blocks than the lookback
+   reaches over. Marks do not count as content: the provider compares prefixes without them.
 3. No sampling parameters, no betas and no marks for models that no table knows.
 4. `messages` comes last in the body, so that everything before it is one constant piece of a conversation.
 """
@@ -117,7 +117,10 @@ class RequestBuilder:
         if (known := self._tools.get(key)) and known[0] is tools:
             return known[1]
         wire = canonical(
-            [{"name": t.name, "description": clean(t.description), "input_schema": clean_json(t.input_schema)} for t in tools]
+            [
+                {"name": t.name, "description": clean(t.description), "input_schema": clean_json(t.input_schema)}
+                for t in tools
+            ]
         )
         self._tools[key] = (tools, wire)
         if len(self._tools) > KEPT_TOOLSETS:
@@ -187,7 +190,9 @@ class RequestBuilder:
         kept.size += size
         kept.media += normalize.media_in(done)
         kept.compaction = kept.compaction or _has_compaction(done)
-        kept.call_ids.update(b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use")
+        kept.call_ids.update(
+            b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use"
+        )
         if kept is next(reversed(self._kept.values()), None):
             self._make_room(size)
         return live

@@ -1,8 +1,8 @@
 """When a failed model call is tried again: one schedule, no I/O, no clock.
 
-0.5 s doubling to 32 s with up to a quarter of jitter, at most ten tries; `retry-after` wins over the doubling. Jitter is
-only ever added, so that a wait the server asked for is kept. What the schedule cannot mend it does not try: an error that
-is not retryable, a wait longer than anybody waits, a deadline that would be over.
+0.5 s doubling to 32 s with up to a quarter of jitter, at most ten tries; `retry-after` wins over the doubling. Jitter
+is only ever added, so that a wait the server asked for is kept. What the schedule cannot mend it does not try: an
+error that is not retryable, a wait longer than anybody waits, a deadline that would be over.
 """
 
 from __future__ import annotations

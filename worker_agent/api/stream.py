@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -28,13 +28,20 @@ from worker_agent.api import errors_map
 from worker_agent.api.client import BlockClosed, Finished, ModelEvent, Started, TextPiece, ThinkingPiece
 from worker_agent.config import Clock
 from worker_agent.errors import ErrorKind, ModelError
-from worker_agent.messages import Block, Usage, clean, new_message_id
+from worker_agent.messages import Usage, clean, new_message_id
 
 T = TypeVar("T")
 WireEvent = Mapping[str, Any]
 
 _CONTENT_EVENTS = frozenset(
-    {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}
+    {
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    }
 )
 _WITH_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
@@ -128,7 +135,12 @@ class Folder:
 
     `finished` turns true with `message_stop`; `end()` says that no more events will come."""
 
-    def __init__(self, request_id: str | None = None, headers: Mapping[str, str] | None = None, now: Callable[[], float] = lambda: 0.0):
+    def __init__(
+        self,
+        request_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        now: Callable[[], float] = lambda: 0.0,
+    ):
         self._request_id = request_id
         self._headers = headers or {}
         self._now = now
@@ -152,7 +164,9 @@ class Folder:
             self._broken("the stream ended without message_stop")
 
     def _broken(self, why: str) -> NoReturn:
-        raise ModelError(ErrorKind.STREAM_BROKEN, f"The answer was cut off: {why}", status=200, request_id=self._request_id)
+        raise ModelError(
+            ErrorKind.STREAM_BROKEN, f"The answer was cut off: {why}", status=200, request_id=self._request_id
+        )
 
     def _error(self, event: WireEvent) -> NoReturn:
         raise errors_map.from_event(event, self._headers, self._now())
@@ -259,7 +273,9 @@ class Folder:
         self.finished = True
         cut = [self._close(opened)[0] for _, opened in sorted(self._open.items())]
         return [
-            Finished(self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details, self._edits)
+            Finished(
+                self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details, self._edits
+            )
         ]
 
     def _take_usage(self, usage: Any) -> None:
@@ -350,7 +366,11 @@ def _named(value: Any) -> str:
             inner = orjson.loads(value)
         except orjson.JSONDecodeError:
             return "a string"
-        return "a string that holds an object: send the object itself, not quoted" if isinstance(inner, dict) else "a string"
+        return (
+            "a string that holds an object: send the object itself, not quoted"
+            if isinstance(inner, dict)
+            else "a string"
+        )
     names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", type(None): "null"}
     return names[type(value)]
 
@@ -364,7 +384,11 @@ def usage_of(raw: Mapping[str, Any]) -> Usage:
         return sum((usage_of(part) for part in iterations if isinstance(part, dict)), Usage())
     written = _count(raw.get("cache_creation_input_tokens"))
     split = _mapping(raw.get("cache_creation"))
-    hour = min(_count(split.get("ephemeral_1h_input_tokens")), written) if written else _count(split.get("ephemeral_1h_input_tokens"))
+    hour = (
+        min(_count(split.get("ephemeral_1h_input_tokens")), written)
+        if written
+        else _count(split.get("ephemeral_1h_input_tokens"))
+    )
     short = max(written - hour, _count(split.get("ephemeral_5m_input_tokens")) if not written else 0)
     return Usage(
         input=_count(raw.get("input_tokens")),
@@ -436,7 +460,7 @@ class Watchdog:
 
 async def fold(
     chunks: AsyncIterator[bytes], dog: Watchdog, clock: Clock, headers: Mapping[str, str]
-) -> AsyncIterator[ModelEvent]:
+) -> AsyncGenerator[ModelEvent, None]:
     """The model events of one answer, out of the bytes of its body; whole chunks at a time, which costs a turn least.
     `headers` are the response's. Raises `ModelError`: error events, a broken end, silence, no stream at all."""
     folder = Folder(headers.get("request-id"), headers, clock.now)

@@ -14,9 +14,7 @@ from worker_agent.api.client import ModelRequest, ToolSpec
 from worker_agent.messages import Message
 
 TOOL = ToolSpec("Read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
-_PIXEL = (
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PNG = {"type": "base64", "media_type": "image/png", "data": _PIXEL}
 IMAGE = {"type": "image", "source": PNG}
 DOCUMENT = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
@@ -40,15 +38,30 @@ inner = st.one_of(
 )
 blocks = st.one_of(
     inner,
-    _block("tool_use", id=ids, name=st.sampled_from(["Read", "no good", "", None, "x" * 80]), input=st.sampled_from([{}, {"a": 1}, '{"a": 2}', "{", None, [1]])),
+    _block(
+        "tool_use",
+        id=ids,
+        name=st.sampled_from(["Read", "no good", "", None, "x" * 80]),
+        input=st.sampled_from([{}, {"a": 1}, '{"a": 2}', "{", None, [1]]),
+    ),
     _block("tool_use", id=ids, name=st.just("Read"), input=st.just({"path": "x"})),
-    _block("tool_result", tool_use_id=ids, content=st.one_of(texts, st.lists(inner, max_size=3)), is_error=st.sampled_from([True, False, None, "yes"])),
+    _block(
+        "tool_result",
+        tool_use_id=ids,
+        content=st.one_of(texts, st.lists(inner, max_size=3)),
+        is_error=st.sampled_from([True, False, None, "yes"]),
+    ),
     _block("thinking", thinking=texts, signature=st.sampled_from(["SIG", "", None])),
     _block("redacted_thinking", data=st.sampled_from(["ENC", None])),
-    _block("compaction", content=st.sampled_from(["a summary", None, ""]), signature=st.just("C"), encrypted_content=st.none()),
+    _block(
+        "compaction",
+        content=st.sampled_from(["a summary", None, ""]),
+        signature=st.just("C"),
+        encrypted_content=st.none(),
+    ),
     _block("search_result", content=st.just([]), source=st.just("s"), title=st.just("t")),
     _block("text", text=st.just("marked"), cache_control=st.just({"type": "ephemeral"})),
-)  # fmt: skip
+)
 _KINDS = ["prompt", "answer", "tool_results", "attachment", "meta", "boundary", "summary", "notice", "api_error"]
 
 
@@ -65,7 +78,9 @@ broken_messages = st.builds(
     st.sampled_from(["user", "assistant", "system"]),
     st.lists(blocks, max_size=5),
     st.sampled_from(_KINDS),
-    st.sampled_from([None, [], ["messages.0.content.0"], ["messages.2.content.1.content.0", "messages.99.content.0", 4]]),
+    st.sampled_from(
+        [None, [], ["messages.0.content.0"], ["messages.2.content.1.content.0", "messages.99.content.0", 4]]
+    ),
     st.sampled_from([None, "end_turn", "tool_use"]),
 )
 broken_histories = st.lists(broken_messages, max_size=12).map(tuple)

@@ -109,8 +109,14 @@ def test_an_answer_is_started_pieces_blocks_finished():
 
 @pytest.mark.parametrize(
     "reply",
-    [no_event_lines("Hello"), torn("Hello", 3), usage_only_in_delta("Hello"), message(unknown_event(), "Hello"), with_headers("Hello", **{"content-type": "text/plain"})],
-)  # fmt: skip
+    [
+        no_event_lines("Hello"),
+        torn("Hello", 3),
+        usage_only_in_delta("Hello"),
+        message(unknown_event(), "Hello"),
+        with_headers("Hello", **{"content-type": "text/plain"}),
+    ],
+)
 def test_streams_of_odd_servers_are_read(reply):
     events = ask(reply)
     assert closed_blocks(events) == [{"type": "text", "text": "Hello"}]
@@ -122,7 +128,10 @@ def test_unknown_blocks_and_deltas_pass_harmlessly():
     assert closed_blocks(ask(message(unknown_delta("Hi"), "Hello")))[-1]["text"] == "Hello"
 
 
-@pytest.mark.parametrize(("reply", "reason"), [(unknown_stop_reason("bored", "x"), "bored"), (refusal("x"), "refusal"), (pause_turn("x"), "pause_turn")])
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [(unknown_stop_reason("bored", "x"), "bored"), (refusal("x"), "refusal"), (pause_turn("x"), "pause_turn")],
+)
 def test_stop_reasons_are_passed_on_as_they_are(reply, reason):
     assert ask(reply)[-1].stop_reason == reason
 
@@ -202,7 +211,11 @@ def test_a_large_body_is_sent_whole_and_without_a_warning():
         (empty_body(), K.NONSENSE, 200),
         (raw(b"<html><title>Sign in</title></html>", content_type="text/html"), K.NONSENSE, 200),
         (raw(b'{"id": "x"}', content_type="application/json"), K.NONSENSE, 200),
-        (raw(b'{"type":"error","error":{"type":"overloaded_error","message":"x"}}', content_type="application/json"), K.OVERLOADED, 200),
+        (
+            raw(b'{"type":"error","error":{"type":"overloaded_error","message":"x"}}', content_type="application/json"),
+            K.OVERLOADED,
+            200,
+        ),
         (http_error(400, "invalid_request_error", "prompt is too long: 5 tokens > 4 maximum"), K.PROMPT_TOO_LONG, 400),
         (http_error(401, "authentication_error", "bad key"), K.AUTHENTICATION, 401),
         (http_error(404, "not_found_error", "model: x"), K.NOT_FOUND, 404),
@@ -431,7 +444,10 @@ def test_the_endpoint_counts_tokens_where_it_can():
 def test_rate_limit_headers_reach_whoever_listens():
     seen = []
     reply = with_headers("ok", **{"anthropic-ratelimit-requests-remaining": "3"})
-    ask(reply, client_fields={"on_headers": lambda headers: seen.append(headers["anthropic-ratelimit-requests-remaining"])})
+    ask(
+        reply,
+        client_fields={"on_headers": lambda headers: seen.append(headers["anthropic-ratelimit-requests-remaining"])},
+    )
     assert seen == ["3"]
 
 
@@ -460,7 +476,11 @@ def test_each_way_to_name_credentials_counts():
     assert not credentials.has_credentials({"ANTHROPIC_API_KEY": "", "ANTHROPIC_IDENTITY_TOKEN": "x"})
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"):
         assert credentials.has_credentials({name: "x"})
-    federation = {"ANTHROPIC_IDENTITY_TOKEN_FILE": "f", "ANTHROPIC_FEDERATION_RULE_ID": "r", "ANTHROPIC_ORGANIZATION_ID": "o"}
+    federation = {
+        "ANTHROPIC_IDENTITY_TOKEN_FILE": "f",
+        "ANTHROPIC_FEDERATION_RULE_ID": "r",
+        "ANTHROPIC_ORGANIZATION_ID": "o",
+    }
     assert credentials.has_credentials(federation)
 
 
@@ -488,7 +508,11 @@ assert client.credentials_problem() is None
 heavy = {"anthropic", "httpx2", "aiohttp", "pydantic"} & set(sys.modules)
 assert not heavy, heavy
 """
-    subprocess.run([sys.executable, "-c", code], check=True, env={"ANTHROPIC_API_KEY": "x", "PYTHONPATH": ":".join(p for p in sys.path if p)})
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env={"ANTHROPIC_API_KEY": "x", "PYTHONPATH": ":".join(p for p in sys.path if p)},
+    )
 
 
 def test_a_short_silence_setting_is_honoured_in_real_time():

@@ -30,7 +30,9 @@ def test_an_answer_or_another_error_starts_the_count_anew():
 
 def test_thinking_stays_behind_and_all_else_goes_along_untouched():
     prompt, plain = user("go"), assistant("no thoughts")
-    mixed = assistant([THINKING, text_block("x"), {"type": "redacted_thinking", "data": "E"}], model="m", stop_reason="tool_use")
+    mixed = assistant(
+        [THINKING, text_block("x"), {"type": "redacted_thinking", "data": "E"}], model="m", stop_reason="tool_use"
+    )
     only = assistant([THINKING])
     stripped = strip_thinking([prompt, plain, mixed, only])
     assert stripped[0] is prompt and stripped[1] is plain and len(stripped) == 3

@@ -65,7 +65,12 @@ def test_the_models_endpoint_describes_what_no_table_knows():
     }
     info = models.from_endpoint("claude-opus-6", answer)
     assert (info.window, info.max_output, info.known) == (2_000_000, 256_000, True)
-    assert (info.adaptive_thinking, info.effort, info.server_editing, info.server_compaction) == (True, True, True, False)
+    assert (info.adaptive_thinking, info.effort, info.server_editing, info.server_compaction) == (
+        True,
+        True,
+        True,
+        False,
+    )
 
 
 def test_an_endpoint_that_names_only_a_size_gives_only_that():

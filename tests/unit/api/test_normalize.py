@@ -80,7 +80,10 @@ def test_what_lies_before_the_last_answer_keeps_its_bytes_when_the_history_grows
 @given(broken_histories)
 def test_the_bytes_are_those_of_the_blocks(history):
     for message in n.normalize(history, INFO, BETAS):
-        assert orjson.loads(message.wire) == {"role": message.role, "content": orjson.loads(orjson.dumps(message.blocks))}
+        assert orjson.loads(message.wire) == {
+            "role": message.role,
+            "content": orjson.loads(orjson.dumps(message.blocks)),
+        }
 
 
 def test_a_sound_message_goes_out_as_the_bytes_it_was_born_with():
@@ -120,7 +123,11 @@ def test_a_history_that_ends_with_calls_is_answered_for_them():
 
 def test_a_result_without_its_call_and_a_second_result_are_dropped():
     stray = tool_result_block("zzz", "?")
-    history = [user([stray, text_block("hi")]), assistant([call("a")]), user([tool_result_block("a", "1"), tool_result_block("a", "2"), stray])]
+    history = [
+        user([stray, text_block("hi")]),
+        assistant([call("a")]),
+        user([tool_result_block("a", "1"), tool_result_block("a", "2"), stray]),
+    ]
     messages = sent(history)
     assert messages[0]["content"] == [text_block("hi")]
     assert messages[2]["content"] == [tool_result_block("a", "1")]
@@ -182,7 +189,11 @@ def test_a_compaction_that_cannot_travel_leaves_its_summary_as_text():
 
 def test_a_failed_compaction_covers_nothing():
     block = {"type": "compaction", "content": None}
-    assert [m["role"] for m in sent([user("old"), assistant([block, text_block("x")]), user("new")], BETAS)] == ["user", "assistant", "user"]
+    assert [m["role"] for m in sent([user("old"), assistant([block, text_block("x")]), user("new")], BETAS)] == [
+        "user",
+        "assistant",
+        "user",
+    ]
 
 
 def _refusal(media) -> Message:
@@ -219,4 +230,4 @@ def test_one_image_more_does_not_change_what_was_left_out():
     def parts(count):
         return sent([user([IMAGE]) if i % 2 == 0 else assistant("ok") for i in range(2 * count - 1)])
 
-    assert parts(110)[:-1] == parts(109) + parts(110)[len(parts(109)):-1]
+    assert parts(110)[:-1] == parts(109) + parts(110)[len(parts(109)) : -1]

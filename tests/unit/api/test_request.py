@@ -103,7 +103,9 @@ def test_a_turn_with_many_calls_marks_the_end_of_the_request_before_it():
 
 def test_models_that_no_table_knows_get_no_marks_betas_thinking_or_effort():
     history = conversation(1)
-    asked = body(history, guess("local"), model="local", effort="high", betas=("x-1",), context_management={"edits": []})
+    asked = body(
+        history, guess("local"), model="local", effort="high", betas=("x-1",), context_management={"edits": []}
+    )
     assert sorted(asked) == ["max_tokens", "messages", "model", "stream", "system", "tools"]
     assert b"cache_control" not in orjson.dumps(asked)
     assert "anthropic-beta" not in headers(history, guess("local"), betas=("x-1",), context_management={"edits": []})
@@ -130,7 +132,12 @@ def test_the_output_cap_never_exceeds_the_models_own():
 
 
 def test_on_demand_compaction_is_a_field_and_a_beta_and_takes_the_output_format_out():
-    fields = {"compact": "", "output_schema": {"type": "object"}, "context_management": {"edits": []}, "tools_allowed": False}
+    fields = {
+        "compact": "",
+        "output_schema": {"type": "object"},
+        "context_management": {"edits": []},
+        "tools_allowed": False,
+    }
     asked = body(conversation(1), **fields)
     assert asked["compaction"] == {"type": "summarize"}
     assert not {"output_config", "tool_choice", "context_management"} & set(asked)

@@ -17,7 +17,10 @@ from worker_agent.errors import ErrorKind as K
 from worker_agent.errors import ModelError
 from worker_agent.messages import Usage
 
-START = {"type": "message_start", "message": {"id": "msg_1", "model": "M", "usage": {"input_tokens": 7, "output_tokens": 1}}}
+START = {
+    "type": "message_start",
+    "message": {"id": "msg_1", "model": "M", "usage": {"input_tokens": 7, "output_tokens": 1}},
+}
 STOP = {"type": "message_stop"}
 
 
@@ -42,7 +45,11 @@ def text_block(index, *pieces):
 
 
 def tool_block(index, raw, id="toolu_1"):
-    return [opened(index, type="tool_use", id=id, name="Read", input={}), delta(index, "input_json_delta", partial_json=raw), closed(index)]
+    return [
+        opened(index, type="tool_use", id=id, name="Read", input={}),
+        delta(index, "input_json_delta", partial_json=raw),
+        closed(index),
+    ]
 
 
 def feed(*events):
@@ -84,7 +91,14 @@ def failure(*chunks, **kwargs):
 
 # --- splitting
 
-ANSWER = [START, {"type": "ping"}, *text_block(0, "Grüße ", "\U0001f600"), *tool_block(1, '{"a": "ü"}'), end("tool_use", output_tokens=9), STOP]
+ANSWER = [
+    START,
+    {"type": "ping"},
+    *text_block(0, "Grüße ", "\U0001f600"),
+    *tool_block(1, '{"a": "ü"}'),
+    end("tool_use", output_tokens=9),
+    STOP,
+]
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
@@ -104,7 +118,9 @@ def test_bytes_cut_anywhere_give_the_same_events(line_end, names, cuts):
 
 def test_comments_ids_and_several_data_lines_are_read_as_the_standard_says():
     splitter = EventSplitter()
-    assert list(splitter.feed(b": hello\nid: 1\nretry: 5\nevent: x\ndata: {\ndata:}\n\n: only this\n\n")) == [("x", b"{\n}")]
+    assert list(splitter.feed(b": hello\nid: 1\nretry: 5\nevent: x\ndata: {\ndata:}\n\n: only this\n\n")) == [
+        ("x", b"{\n}")
+    ]
 
 
 def test_a_whole_answer_is_folded():
@@ -132,13 +148,22 @@ def test_half_a_surrogate_pair_in_each_of_two_deltas_is_one_character():
 
 
 def test_thinking_keeps_its_signature_and_the_order_of_its_keys():
-    events = [opened(0, type="thinking", thinking="", signature=""), delta(0, "thinking_delta", thinking="Hm"), delta(0, "signature_delta", signature="S=="), closed(0)]
+    events = [
+        opened(0, type="thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="Hm"),
+        delta(0, "signature_delta", signature="S=="),
+        closed(0),
+    ]
     assert blocks(*events) == [({"type": "thinking", "thinking": "Hm", "signature": "S=="}, None)]
     assert ThinkingPiece(0, "Hm") in feed(START, *events, end(), STOP)
 
 
 def test_thinking_without_text_is_a_block_all_the_same():
-    events = [opened(0, type="thinking", thinking="", signature=""), delta(0, "signature_delta", signature="S"), closed(0)]
+    events = [
+        opened(0, type="thinking", thinking="", signature=""),
+        delta(0, "signature_delta", signature="S"),
+        closed(0),
+    ]
     assert blocks(*events) == [({"type": "thinking", "thinking": "", "signature": "S"}, None)]
 
 
@@ -150,11 +175,19 @@ def test_redacted_thinking_and_unknown_blocks_are_kept_verbatim():
 def test_a_compaction_keeps_content_encrypted_content_and_signature():
     start = opened(0, type="compaction", content=None, encrypted_content=None, signature="C", tool_changes=[])
     found = blocks(start, delta(0, "compaction_delta", content="SUM", encrypted_content="E"), closed(0))
-    assert found == [({"type": "compaction", "content": "SUM", "encrypted_content": "E", "signature": "C", "tool_changes": []}, None)]
+    assert found == [
+        ({"type": "compaction", "content": "SUM", "encrypted_content": "E", "signature": "C", "tool_changes": []}, None)
+    ]
 
 
 def test_citations_are_gathered():
-    events = [opened(0, type="text", text="", citations=None), delta(0, "text_delta", text="a"), delta(0, "citations_delta", citation={"n": 1}), delta(0, "citations_delta", citation={"n": 2}), closed(0)]
+    events = [
+        opened(0, type="text", text="", citations=None),
+        delta(0, "text_delta", text="a"),
+        delta(0, "citations_delta", citation={"n": 1}),
+        delta(0, "citations_delta", citation={"n": 2}),
+        closed(0),
+    ]
     assert blocks(*events)[0][0]["citations"] == [{"n": 1}, {"n": 2}]
 
 
@@ -171,7 +204,12 @@ def test_text_without_a_block_start_is_a_block():
 
 
 def test_missing_and_repeated_tool_ids_become_unique():
-    found = [b["id"] for b, _ in blocks(*tool_block(0, "{}", id="call_1"), *tool_block(1, "{}", id="call_1"), *tool_block(2, "{}", id=""))]
+    found = [
+        b["id"]
+        for b, _ in blocks(
+            *tool_block(0, "{}", id="call_1"), *tool_block(1, "{}", id="call_1"), *tool_block(2, "{}", id="")
+        )
+    ]
     assert found[0] == "call_1" and len(set(found)) == 3 and all(found)
 
 
@@ -212,7 +250,16 @@ def test_parsing_never_raises(raw):
     parse_input(raw)
 
 
-@given(st.dictionaries(st.text(), st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)), max_size=4))
+@given(
+    st.dictionaries(
+        st.text(),
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        ),
+        max_size=4,
+    )
+)
 def test_a_prefix_of_an_input_never_passes_for_it(value):
     raw = json.dumps(value)
     assert parse_input(raw) == (value, None)
@@ -225,7 +272,9 @@ def test_input_given_whole_with_the_start_is_taken():
 
 def test_a_block_that_the_end_cuts_is_no_closed_block():
     events = feed(START, *tool_block(0, '{"a": 1')[:2], end("max_tokens"), STOP)
-    assert events[-1] == Finished("max_tokens", Usage(input=7, output=1), {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}})
+    assert events[-1] == Finished(
+        "max_tokens", Usage(input=7, output=1), {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
+    )
     assert not any(isinstance(e, BlockClosed) for e in events)
 
 
@@ -242,18 +291,32 @@ def test_every_stop_reason_passes_as_it_is(reason):
 def test_usage_is_cumulative_and_null_or_missing_is_nothing_new():
     null = {"type": "message_start", "message": {"id": "m", "model": "M", "usage": None}}
     assert feed(null, end(input_tokens=5, output_tokens=3), STOP)[-1].usage == Usage(input=5, output=3)
-    assert feed(START, end(input_tokens=None, output_tokens=4), end(output_tokens=6), STOP)[-1].usage == Usage(input=7, output=6)
+    assert feed(START, end(input_tokens=None, output_tokens=4), end(output_tokens=6), STOP)[-1].usage == Usage(
+        input=7, output=6
+    )
 
 
 def test_cache_writes_are_split_by_their_life():
-    raw = {"input_tokens": 1, "cache_creation_input_tokens": 30, "cache_read_input_tokens": 4, "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20}}
+    raw = {
+        "input_tokens": 1,
+        "cache_creation_input_tokens": 30,
+        "cache_read_input_tokens": 4,
+        "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
+    }
     assert usage_of(raw) == Usage(input=1, cache_write_5m=10, cache_write_1h=20, cache_read=4)
     assert usage_of({"cache_creation_input_tokens": 30}) == Usage(cache_write_5m=30)
     assert usage_of({"input_tokens": "x", "output_tokens": -1, "cache_creation": 3}) == Usage()
 
 
 def test_iterations_are_summed_because_the_top_level_leaves_the_compaction_out():
-    raw = {"input_tokens": 5, "output_tokens": 1, "iterations": [{"type": "compaction", "input_tokens": 100, "output_tokens": 9}, {"type": "message", "input_tokens": 5, "output_tokens": 1}]}
+    raw = {
+        "input_tokens": 5,
+        "output_tokens": 1,
+        "iterations": [
+            {"type": "compaction", "input_tokens": 100, "output_tokens": 9},
+            {"type": "message", "input_tokens": 5, "output_tokens": 1},
+        ],
+    }
     assert usage_of(raw) == Usage(input=105, output=10)
 
 
@@ -271,7 +334,9 @@ def test_nothing_after_message_stop_counts():
     assert isinstance(feed(START, end(), STOP, *text_block(0, "late"), {"type": "error", "error": {}})[-1], Finished)
 
 
-@pytest.mark.parametrize("events", [[START], [START, *text_block(0, "x")], [START, end()], [START, STOP], [STOP], [{"type": "ping"}]])
+@pytest.mark.parametrize(
+    "events", [[START], [START, *text_block(0, "x")], [START, end()], [START, STOP], [STOP], [{"type": "ping"}]]
+)
 def test_without_stop_reason_and_message_stop_the_stream_is_broken(events):
     assert failure(sse(*events)).kind is K.STREAM_BROKEN
 
@@ -282,12 +347,29 @@ def test_an_error_event_ends_the_stream_with_its_own_kind():
     assert (found.kind, found.status, found.request_id) == (K.OVERLOADED, 200, "req_7")
 
 
-@pytest.mark.parametrize("data", [b"event: error\ndata: upstream gone\n\n", b'data: {"error": {"type": "api_error", "message": "x"}}\n\n', b'event: error\ndata: {"message": "x"}\n\n', b'event: error\ndata: "x"\n\n'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"event: error\ndata: upstream gone\n\n",
+        b'data: {"error": {"type": "api_error", "message": "x"}}\n\n',
+        b'event: error\ndata: {"message": "x"}\n\n',
+        b'event: error\ndata: "x"\n\n',
+    ],
+)
 def test_errors_of_other_shapes_are_server_errors(data):
     assert failure(sse(START) + data).kind is K.SERVER
 
 
-@pytest.mark.parametrize("body", [[], [b""], [b"<html><title>Sign in</title></html>"], [b'{"id": "msg_1", "content": []}'], [b"plain words\n\nmore"]])
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        [b""],
+        [b"<html><title>Sign in</title></html>"],
+        [b'{"id": "msg_1", "content": []}'],
+        [b"plain words\n\nmore"],
+    ],
+)
 def test_a_body_that_is_no_stream_is_nonsense(body):
     assert failure(*body).kind is K.NONSENSE
 
@@ -306,7 +388,24 @@ def test_the_done_line_of_other_protocols_is_ignored():
     assert isinstance(fold_all(sse(START, end()) + b"data: [DONE]\n\n" + sse(STOP))[-1], Finished)
 
 
-_events = st.sampled_from([START, STOP, end(), end(None), *text_block(0, "x"), *text_block(1, "y"), *tool_block(0, '{"a"'), delta(2, "who"), {"type": "odd"}, {"type": "ping"}, {"type": "message_start"}, {"type": "content_block_start"}, {"type": "content_block_delta", "index": "x"}, {"type": "message_delta", "usage": 3, "delta": []}])
+_events = st.sampled_from(
+    [
+        START,
+        STOP,
+        end(),
+        end(None),
+        *text_block(0, "x"),
+        *text_block(1, "y"),
+        *tool_block(0, '{"a"'),
+        delta(2, "who"),
+        {"type": "odd"},
+        {"type": "ping"},
+        {"type": "message_start"},
+        {"type": "content_block_start"},
+        {"type": "content_block_delta", "index": "x"},
+        {"type": "message_delta", "usage": 3, "delta": []},
+    ]
+)
 
 
 @given(st.lists(_events, max_size=20))
