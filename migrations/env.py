@@ -1,4 +1,4 @@
-"""How Alembic runs a revision: always inside a transaction that `tasks/upgrade.py` began and will commit or roll back."""
+"""How Alembic runs a revision: always inside a transaction that `tasks/upgrade.py` began and will end."""
 
 from alembic import context
 

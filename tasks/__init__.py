@@ -1,1 +1,1 @@
-"""What is remembered about the work: sessions, agents, tasks, transcripts, deliveries, usage. Imports nothing of ours."""
+"""What is remembered about the work: sessions, agents, tasks, transcripts, deliveries, usage."""

@@ -35,7 +35,9 @@ def parse_url(url_or_path: str | Path) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
-        raise DatabaseError("the database URL cannot be read; it looks like postgresql://user@host/name", exit_code=2) from None
+        raise DatabaseError(
+            "the database URL cannot be read; it looks like postgresql://user@host/name", exit_code=2
+        ) from None
     if url.drivername in ("postgres", "postgresql"):
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() == "postgresql":
@@ -48,15 +50,19 @@ def parse_url(url_or_path: str | Path) -> URL:
 
 
 def connect_sqlite(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """A connection that threads may pass on. Without `create` a file that is gone is an error, not an empty database."""
+    """A connection that threads may pass on. Without `create` a missing file is an error, not a new one."""
     mode = "rwc" if create else "rw"
     return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT,
+        isolation_level=None,
+        check_same_thread=False,
     )
 
 
 def make_engine(url: URL, clock: Callable[[], float], *, create: bool = False) -> Engine:
-    """An engine whose connections carry `clock` in their `info`. Nothing is opened yet; `create` lets it make the file."""
+    """An engine whose connections carry `clock` in their `info`. Nothing is opened yet; `create` may make the file."""
     try:
         if url.get_backend_name() == "sqlite":
             connect = partial(connect_sqlite, Path(url.database or ""), create=create)
@@ -66,7 +72,9 @@ def make_engine(url: URL, clock: Callable[[], float], *, create: bool = False) -
             engine = create_engine(url, connect_args={"connect_timeout": CONNECT_TIMEOUT}, pool_pre_ping=True)
             _postgres_events(engine, clock)
     except ModuleNotFoundError as error:
-        raise DatabaseError(f"PostgreSQL needs the package {error.name}: pip install 'coordinator[postgres]'", exit_code=2) from None
+        raise DatabaseError(
+            f"PostgreSQL needs the package {error.name}: pip install 'coordinator[postgres]'", exit_code=2
+        ) from None
     return engine
 
 

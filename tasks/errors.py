@@ -1,20 +1,22 @@
 """The errors of the store, as one tree. Each message is one sentence for a person; decisions are made on the class.
 
-    StoreError
-    ├─ DatabaseError      the database cannot be opened, upgraded, read or written; `.exit_code` is 2 where the person
-    │                     named something unusable, else 1
-    ├─ NotFound           no such session, task or agent (exit code 3)
-    ├─ Ambiguous          more than one fits; `.candidates` lists them (exit code 2)
-    ├─ NameTaken          another agent of the session has this name
-    ├─ IllegalMove        a change of status that the table of moves does not know: a mistake in the program
-    ├─ Owned              another process owns the session; `.owner` says which
-    └─ Fenced             this process does not own the session any more: stop at once, write nothing
+StoreError
+├─ DatabaseError      the database cannot be opened, upgraded, read or written; `.exit_code` is 2 where the person
+│                     named something unusable, else 1
+├─ NotFound           no such session, task or agent (exit code 3)
+├─ Ambiguous          more than one fits; `.candidates` lists them (exit code 2)
+├─ NameTaken          another agent of the session has this name
+├─ IllegalMove        a change of status that the table of moves does not know: a mistake in the program
+├─ Owned              another process owns the session; `.owner` says which
+└─ Fenced             this process does not own the session any more: stop at once, write nothing
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+SHOWN = 12  # candidates in a message
 
 
 class StoreError(Exception):
@@ -43,7 +45,8 @@ class Ambiguous(StoreError):
     exit_code = 2
 
     def __init__(self, ref: str, candidates: Sequence[str]) -> None:
-        super().__init__(f"{ref!r} fits more than one: {', '.join(candidates)}")
+        more = f" and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
+        super().__init__(f"{ref!r} fits more than one: {', '.join(candidates[:SHOWN])}{more}")
         self.candidates = tuple(candidates)
 
 

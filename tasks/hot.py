@@ -1,8 +1,8 @@
 """Statements of hot paths: described once in Core, compiled once a dialect, then handed straight to the driver.
 
-Core's own execution costs 15–20 µs a statement, the statement itself 2–5 µs. Every message of every agent goes through four
-of them, so the difference is the larger part of what remembering costs. Bound values go through the column types as
-always (cleaning, JSON); results are raw, so a hot statement returns numbers only.
+Core's own execution costs 15–20 µs a statement, the statement itself 2–5 µs. Every message of every agent goes through
+four of them, so the difference is the larger part of what remembering costs. Bound values go through the column types
+as always (cleaning, JSON); results are raw, so a hot statement returns numbers only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Hot:
         try:
             return driver.execute(prepared.sql, prepared.bind(values))
         except dialect.loaded_dbapi.Error as error:
-            raise exc.DBAPIError.instance(prepared.sql, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
+            raise exc.DBAPIError.instance(
+                prepared.sql, None, error, dialect.loaded_dbapi.Error, dialect=dialect
+            ) from error
 
     def number(self, conn: Connection, **values: Any) -> int | None:
         """The first column of the first row; None without one."""
@@ -70,4 +72,6 @@ def _processor(type: Any, dialect: Dialect) -> Processor | None:
 
 def insert_all(table: Table, without: str | None = None) -> Hot:
     """An insert of every column, `without` the one that the database numbers."""
-    return Hot(insert(table).inline().values({c.name: bindparam(c.name, type_=c.type) for c in table.c if c.name != without}))
+    return Hot(
+        insert(table).inline().values({c.name: bindparam(c.name, type_=c.type) for c in table.c if c.name != without})
+    )

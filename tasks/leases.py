@@ -1,8 +1,8 @@
 """Who owns a session: a lease with a fencing token.
 
 1. One process drives a session; others watch, send and kill. The owner renews its lease (10 s) every 2 s.
-2. Every change of owner raises `fence`. A write that shows an older fence is refused in the same transaction, so an owner
-   that was frozen and wakes late cannot write.
+2. Every change of owner raises `fence`. A write that shows an older fence is refused in the same transaction, so an
+   owner that was frozen and wakes late cannot write.
 3. A session can be taken over when its lease has run out, or at once when its owner is *proven* dead.
 4. Proof of death: on the same host the pid is gone, or belongs to a process with another start time (and the lease has
    run out: a stepped clock shifts start times, a living owner goes on renewing). From another host, or another pid

@@ -12,7 +12,14 @@ from tasks.db import now_of
 from tasks.hot import Hot, insert_all
 from tasks.models import model_calls as table
 
-_FIGURES = ("input_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens", "cache_read_tokens", "output_tokens", "cost_usd")
+_FIGURES = (
+    "input_tokens",
+    "cache_write_5m_tokens",
+    "cache_write_1h_tokens",
+    "cache_read_tokens",
+    "output_tokens",
+    "cost_usd",
+)
 _KEYS = {"session": table.c.session_id, "agent": table.c.agent_id, "task": table.c.task_id, "model": table.c.model}
 _BOOK = insert_all(table)
 _AGAIN = Hot(
@@ -87,7 +94,11 @@ def sums(
     key = _key(by)
     columns = [func.coalesce(func.sum(table.c[name]), 0).label(name) for name in _FIGURES]
     known = func.count(table.c.cost_usd)
-    query = select(key.label("key"), func.count().label("calls"), known.label("known"), *columns).group_by(key).order_by(key)
+    query = (
+        select(key.label("key"), func.count().label("calls"), known.label("known"), *columns)
+        .group_by(key)
+        .order_by(key)
+    )
     for column, value in ((table.c.session_id, session_id), (table.c.agent_id, agent_id), (table.c.task_id, task_id)):
         if value is not None:
             query = query.where(column == value)

@@ -10,8 +10,9 @@ Read-only views for people and other tools (`coordinator db sql "SELECT …"`), 
 
     v_sessions  one row a session: id, parent_id, title, goal, cwd, model, status, end_reason, created_at, updated_at,
                 ended_at, owner_pid, owner_host, tasks, live_tasks, cost_usd (NULL when a price is unknown)
-    v_tasks     one row a task: the fields of `tasks list --json` that are stored, and prompt and result. `status` is the
-                stored one; whether a live task is interrupted takes a look at the process table, which SQL cannot take
+    v_tasks     one row a task: the fields of `tasks list --json` that are stored, and prompt and result. `status` is
+                the stored one; whether a live task is interrupted takes a look at the process table, which SQL cannot
+                take
     v_cost      one row a model response: at, day, session_id, agent_id, task_id, model, purpose, the five token counts,
                 cost_usd
     v_events    one row an event: id, at, session_id, task_id, kind, data
@@ -105,7 +106,7 @@ sessions = Table(
     Index("ix_sessions_parent_id", "parent_id"),  # removing a session looks for its forks
 )
 
-# An agent: a conversation that outlives its runs. Its id is the id of its first task, the coordinator's is the session's.
+# An agent: a conversation that outlives its runs. Its id is that of its first task, the coordinator's the session's.
 agents = Table(
     "agents",
     metadata,

@@ -2,8 +2,8 @@
 
 1. Fields with text of a model or a tool are hostile: `& < >` are escaped, and control characters, lone surrogates and
    what XML cannot hold become U+FFFD. So no result forges an element or a second notification, and it always parses.
-2. The order of elements is fixed: task-id, status, summary, then error, output-file, worktree, branch as far as there are
-   any, then result and usage.
+2. The order of elements is fixed: task-id, status, summary, then error, output-file, worktree, branch as far as there
+   are any, then result and usage.
 3. A result has at most 30,000 characters; a longer one says how much is missing, and the rest is in the output file.
 4. The message around them says that it comes from the system and carries nobody's consent.
 """

@@ -1,7 +1,7 @@
 """The registry of tasks: the only writer of `tasks.status`.
 
-1. Every change of status is one guarded `UPDATE … WHERE status IN (…)` whose row count is looked at (`_move`). The states it
-   may come from are read off the table of moves. Terminal is terminal: the first one wins.
+1. Every change of status is one guarded `UPDATE … WHERE status IN (…)` whose row count is looked at (`_move`). The
+   states it may come from are read off the table of moves. Terminal is terminal: the first one wins.
 2. The event row and the notification are written in the same transaction as the status.
 3. A run is fenced twice: by its attempt (a later `claim` ends its right to write) and by the session's fence (a later
    owner does). A stale run writes nothing and is told so by `False`.
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Text, Update, and_, bindparam, func, insert, 
 
 from tasks import agents, events, leases, outbox
 from tasks.db import now_of
-from tasks.errors import IllegalMove, NotFound
+from tasks.errors import Ambiguous, IllegalMove, NotFound
 from tasks.hot import Hot
 from tasks.ids import new_id
 from tasks.models import Big, CleanText, sessions, tasks
@@ -70,8 +70,8 @@ class KillOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """What `list_tasks` gives. Without `session_id` tasks of open sessions only, unless `ended_sessions`. `statuses` are
-    stored ones. `texts` False leaves out the long texts (`prompt` "", `result` None), for lists."""
+    """What `list_tasks` gives. Without `session_id` tasks of open sessions only, unless `ended_sessions`. `statuses`
+    are stored ones. `texts` False leaves out the long texts (`prompt` "", `result` None), for lists."""
 
     session_id: str | None = None
     agent_id: str | None = None
@@ -140,7 +140,11 @@ def claim(conn: Connection, task_id: str, *, owner: Owner, fence: int) -> int | 
     leases.check(conn, task.session_id, fence)
     mine = {"owner_pid": owner.pid, "owner_started_at": owner.started_at, "owner_host": owner.host, "fence": fence}
     now = now_of(conn)
-    run = {"attempt": tasks.c.attempt + 1, "started_at": func.coalesce(tasks.c.started_at, now), "last_activity_at": now}
+    run = {
+        "attempt": tasks.c.attempt + 1,
+        "started_at": func.coalesce(tasks.c.started_at, now),
+        "last_activity_at": now,
+    }
     from_states = [*sources(TaskStatus.RUNNING), TaskStatus.RUNNING]
     if not _move(conn, task_id, TaskStatus.RUNNING, from_states, **mine, **run):
         return None
@@ -168,7 +172,13 @@ def finish(
     0. A failed task always has an error class and says whether trying again may help. Raises `IllegalMove`,
     `NotFound`."""
     status = TaskStatus(status)
-    ending = {"result": result, "error": error, "error_class": error_class, "retryable": retryable, "end_reason": end_reason}
+    ending = {
+        "result": result,
+        "error": error,
+        "error_class": error_class,
+        "retryable": retryable,
+        "end_reason": end_reason,
+    }
     if status is TaskStatus.FAILED:
         ending |= {"error_class": error_class or "unknown", "retryable": bool(retryable)}
     optional = {"output_file": output_file, "exit_code": exit_code}
@@ -220,7 +230,12 @@ def _end(
 
 
 def _move(
-    conn: Connection, task_id: str, target: TaskStatus, from_states: Sequence[TaskStatus], guard: object = None, **values: object
+    conn: Connection,
+    task_id: str,
+    target: TaskStatus,
+    from_states: Sequence[TaskStatus],
+    guard: object = None,
+    **values: object,
 ) -> bool:
     """The one guarded UPDATE of a status."""
     statement: Update = update(tasks).where(tasks.c.id == task_id, tasks.c.status.in_(from_states))
@@ -346,27 +361,29 @@ def live(conn: Connection, session_id: str) -> list[TaskRecord]:
 
 
 def resolve(conn: Connection, ref: str, session_id: str | None = None) -> TaskRecord:
-    """The task that `ref` means: its id, or the newest task of the agent it addresses (name, unique beginning). Raises
-    `NotFound`, `Ambiguous`."""
+    """The task that `ref` means: its id, the name of its agent (then its newest), or the unique beginning of its id.
+    Raises `NotFound`, `Ambiguous`."""
     if (task := find(conn, ref)) is not None and session_id in (None, task.session_id):
         return task
-    if (begun := _by_beginning(conn, ref, session_id)) is not None:
-        return begun
+    if not conn.scalar(select(agents_table.c.id).where(agents_table.c.name == ref).limit(1)):
+        begun = _that_begin(conn, ref, session_id)
+        if len(begun) > 1:
+            raise Ambiguous(ref, [task.id for task in begun])
+        if begun:
+            return begun[0]
     _, latest = agents.resolve(conn, session_id, ref)
     if latest is None:
         raise NotFound(f"no task {ref!r}")
     return latest
 
 
-def _by_beginning(conn: Connection, ref: str, session_id: str | None) -> TaskRecord | None:
-    """The task whose id alone begins so; a name goes before that."""
-    if not (ref.isascii() and ref.isalnum()) or conn.scalar(select(agents_table.c.id).where(agents_table.c.name == ref).limit(1)):
-        return None
-    query = select(tasks).where(func.substr(tasks.c.id, 1, len(ref)) == ref).limit(2)
+def _that_begin(conn: Connection, ref: str, session_id: str | None) -> list[TaskRecord]:
+    if not ref:
+        return []
+    query = select(tasks).where(func.substr(tasks.c.id, 1, len(ref)) == ref).order_by(tasks.c.id)
     if session_id is not None:
         query = query.where(tasks.c.session_id == session_id)
-    found = conn.execute(query).all()
-    return TaskRecord.from_row(found[0]) if len(found) == 1 else None
+    return [TaskRecord.from_row(row) for row in conn.execute(query)]
 
 
 def shown_status(task: TaskRecord, session_owner_gone: bool) -> str:

@@ -127,6 +127,13 @@ def tail(conn: Connection, agent_id: str, count: int) -> list[MessageRecord]:
 
 def steps(conn: Connection, agent_id: str) -> list[StepRecord]:
     """The parts of the unfinished turn, oldest first."""
-    columns = (steps_table.c.kind, steps_table.c.message_id, steps_table.c.content, steps_table.c.part, steps_table.c.model, steps_table.c.at)
+    columns = (
+        steps_table.c.kind,
+        steps_table.c.message_id,
+        steps_table.c.content,
+        steps_table.c.part,
+        steps_table.c.model,
+        steps_table.c.at,
+    )
     query = select(*columns).where(steps_table.c.agent_id == agent_id).order_by(steps_table.c.id)
     return [StepRecord(**row._mapping) for row in conn.execute(query)]

@@ -45,7 +45,7 @@ def prepare_sqlite(path: Path, clock: Callable[[], float]) -> None:
 
 
 def prepare_postgres(connection: Connection, name: str) -> None:
-    """The same for a server: `connection` is ours, outside a transaction. An empty database there is the usual start."""
+    """The same for a server: `connection` is ours, outside a transaction. An empty database there is usual."""
     with connection.begin():  # takes the lock that writers take
         table = connection.scalar(text("SELECT to_regclass('alembic_version')"))
         revision = connection.scalar(text("SELECT version_num FROM alembic_version")) if table else None
@@ -82,11 +82,17 @@ def _read_revision(path: Path) -> str:
         with closing(connect_sqlite(path)) as driver:
             _refuse_truncated(path, driver)
             tables = {row[0] for row in driver.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            rows = driver.execute("SELECT version_num FROM alembic_version").fetchall() if "alembic_version" in tables else []
+            rows = (
+                driver.execute("SELECT version_num FROM alembic_version").fetchall()
+                if "alembic_version" in tables
+                else []
+            )
     except sqlite3.Error as error:
         raise explain(error, str(path)) from None
     if len(rows) != 1:
-        raise DatabaseError(f"the database {path} is not one of this program (it names no revision); name another file", exit_code=2)
+        raise DatabaseError(
+            f"the database {path} is not one of this program (it names no revision); name another file", exit_code=2
+        )
     _refuse_newer(rows[0][0], str(path))
     return str(rows[0][0])
 
@@ -152,8 +158,8 @@ def _upgrade(path: Path, revision: str, clock: Callable[[], float]) -> None:
         _migrate(path, clock)
     except Exception as error:  # whatever a revision raises: the transaction is rolled back, the person is told
         raise DatabaseError(
-            f"upgrading {path} from schema {revision} to {HEAD_REVISION} failed ({reason_of(error)}); the file is as it "
-            f"was, and a copy of it is {copy}"
+            f"upgrading {path} from schema {revision} to {HEAD_REVISION} failed ({reason_of(error)}); "
+            f"the file is as it was, and a copy of it is {copy}"
         ) from error
 
 
@@ -213,7 +219,9 @@ def _file_lock(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DatabaseError(f"the database {path} cannot be made or upgraded: {reason_of(error)}", exit_code=2) from None
+        raise DatabaseError(
+            f"the database {path} cannot be made or upgraded: {reason_of(error)}", exit_code=2
+        ) from None
     try:
         _lock(handle, name)
         yield
@@ -229,7 +237,9 @@ def _lock(handle: int, name: Path) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise DatabaseError(f"another process has held {name} for {LOCK_WAIT:.0f} s; end it and try again") from None
+                raise DatabaseError(
+                    f"another process has held {name} for {LOCK_WAIT:.0f} s; end it and try again"
+                ) from None
             time.sleep(0.02)
 
 

@@ -1,7 +1,7 @@
 """Has another process changed something?
 
-SQLite counts commits: `PRAGMA data_version` differs when another connection has committed since this one looked (its own
-commits do not count), and costs a few microseconds. PostgreSQL notifies: every writing transaction does, on commit.
+SQLite counts commits: `PRAGMA data_version` differs when another connection has committed since this one looked (its
+own commits do not count), and costs a few microseconds. PostgreSQL notifies: every writing transaction does, on commit.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, exc
 
 from tasks.db import Database
 from tasks.engine import CHANNEL
+from tasks.explain import explain
 
 POLL = 0.05  # seconds between looks on SQLite
 
@@ -59,15 +60,24 @@ class PostgresProbe:
         self._listen()
 
     def _listen(self) -> None:
+        """Raises `DatabaseError` while the server cannot be reached."""
+        try:
+            self._connect()
+        except exc.DBAPIError as error:
+            raise explain(error, self._db.name) from error
+
+    def _connect(self) -> None:
         self._connection = self._db.engine.connect().execution_options(isolation_level="AUTOCOMMIT", deferred=True)
         self._connection.exec_driver_sql(f"LISTEN {CHANNEL}")
         self._driver: Any = self._connection.connection.driver_connection
 
     def changed(self, timeout: float = 0.0) -> bool:
-        if self._driver.closed:
+        try:
+            heard = list(self._driver.notifies(timeout=timeout, stop_after=1))
+        except self._db.engine.dialect.loaded_dbapi.Error:
+            self.close()
             self._listen()
             return True  # what was missed is not known: look
-        heard = self._driver.notifies(timeout=timeout, stop_after=1)
         return any(note.pid != self._ignore for note in heard)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """`Writer`: many small writes, few commits.
 
 1. One thread with one write connection. Jobs that are waiting when it looks share one transaction, so under load the
-   commits become fewer, not the waits longer; each runs in a savepoint of its own, so one that raises harms no neighbour.
+   commits become fewer, not the waits longer; each runs in a savepoint of its own, so none harms its neighbours.
 2. A future resolves only after the commit that holds its job. If the commit fails, every job of the group is told.
 3. Between groups it looks whether *another* connection has committed (`watch.py`) and says so, from the thread.
 4. The thread is a daemon: a forgotten `close` or an interrupt in the middle of leaving must not keep the process from
@@ -185,7 +185,7 @@ class _Session:
                 raise explain(error, self._db.name) from error
 
     def look(self) -> None:
-        """Tell the listener if others committed; also after a connection was lost, as what came meanwhile is unknown."""
+        """Tell the listener if others committed; also after a connection was lost, which hides changes."""
         if self._on_foreign_change is None:
             return
         try:
@@ -215,7 +215,7 @@ class _Session:
 
 def _run_group(connection: Connection, group: list[_Job]) -> None:
     """Each job in a savepoint, by plain statements: SQLAlchemy's nested transactions cost more than the jobs. If a
-    savepoint cannot be gone back to, the transaction is lost (a full disk, a broken connection), and the group with it."""
+    savepoint cannot be gone back to, the transaction is lost (full disk, broken connection), with all of the group."""
     driver: Any = connection.connection.driver_connection
     for job in group:
         driver.execute("SAVEPOINT job")

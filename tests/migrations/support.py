@@ -18,39 +18,91 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # table → rows
 
 ROWS_0001: Rows = {
     "sessions": [
-        {"id": "s00000001", "goal": "g", "cwd": "/", "status": "open", "options": "{}", "created_at": 1.0, "updated_at": 1.0, "fence": 3}
+        {
+            "id": "s00000001",
+            "goal": "g",
+            "cwd": "/",
+            "status": "open",
+            "options": "{}",
+            "created_at": 1.0,
+            "updated_at": 1.0,
+            "fence": 3,
+        }
     ],
     "agents": [
         {"id": "s00000001", "session_id": "s00000001", "is_coordinator": 1, "created_at": 1.0, "next_seq": 1},
-        {"id": "a00000001", "session_id": "s00000001", "name": "scout", "is_coordinator": 0, "created_at": 1.0, "next_seq": 0},
+        {
+            "id": "a00000001",
+            "session_id": "s00000001",
+            "name": "scout",
+            "is_coordinator": 0,
+            "created_at": 1.0,
+            "next_seq": 0,
+        },
     ],
     "tasks": [
         {
-            "id": "a00000001", "agent_id": "a00000001", "session_id": "s00000001", "type": "local_agent", "status": "completed",
-            "description": "d", "prompt": "p", "background": 1, "created_at": 1.0, "ended_at": 2.0, "notified": 0, "attempt": 1,
-            "tool_uses": 0, "input_tokens": 0, "output_tokens": 0, "cache_read_tokens": 0, "cache_write_tokens": 0,
-            "activities": "[]", "result": "ü",
+            "id": "a00000001",
+            "agent_id": "a00000001",
+            "session_id": "s00000001",
+            "type": "local_agent",
+            "status": "completed",
+            "description": "d",
+            "prompt": "p",
+            "background": 1,
+            "created_at": 1.0,
+            "ended_at": 2.0,
+            "notified": 0,
+            "attempt": 1,
+            "tool_uses": 0,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "cache_read_tokens": 0,
+            "cache_write_tokens": 0,
+            "activities": "[]",
+            "result": "ü",
         }
     ],
     "messages": [
         {
-            "agent_id": "s00000001", "seq": 0, "id": "m1", "role": "user", "kind": "prompt", "meta": 0, "content": "[]",
-            "extra": "{}", "at": 1.0,
+            "agent_id": "s00000001",
+            "seq": 0,
+            "id": "m1",
+            "role": "user",
+            "kind": "prompt",
+            "meta": 0,
+            "content": "[]",
+            "extra": "{}",
+            "at": 1.0,
         }
     ],
     "steps": [{"agent_id": "a00000001", "message_id": "m2", "kind": "answer", "part": "", "content": "[]", "at": 1.0}],
     "events": [{"session_id": "s00000001", "task_id": "a00000001", "kind": "task_completed", "data": "{}", "at": 2.0}],
     "deliveries": [
         {
-            "id": "na00000001", "session_id": "s00000001", "agent_id": "s00000001", "kind": "notification",
-            "task_id": "a00000001", "status": "waiting", "created_at": 2.0,
+            "id": "na00000001",
+            "session_id": "s00000001",
+            "agent_id": "s00000001",
+            "kind": "notification",
+            "task_id": "a00000001",
+            "status": "waiting",
+            "created_at": 2.0,
         }
     ],
     "model_calls": [
         {
-            "response_id": "r1", "session_id": "s00000001", "agent_id": "a00000001", "model": "m", "purpose": "turn",
-            "input_tokens": 1, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0, "cache_read_tokens": 0,
-            "output_tokens": 1, "cost_usd": 0.5, "at": 1.0,
+            "response_id": "r1",
+            "session_id": "s00000001",
+            "agent_id": "a00000001",
+            "model": "m",
+            "purpose": "turn",
+            "input_tokens": 1,
+            "cache_write_5m_tokens": 0,
+            "cache_write_1h_tokens": 0,
+            "cache_read_tokens": 0,
+            "output_tokens": 1,
+            "cost_usd": 0.5,
+            "at": 1.0,
         }
     ],
     "processes": [
@@ -58,10 +110,16 @@ ROWS_0001: Rows = {
     ],
     "summaries": [
         {
-            "agent_id": "a00000001", "id": "u1", "from_seq": 0, "to_seq": 0, "text": "t", "state": "staged", "created_at": 1.0,
+            "agent_id": "a00000001",
+            "id": "u1",
+            "from_seq": 0,
+            "to_seq": 0,
+            "text": "t",
+            "state": "staged",
+            "created_at": 1.0,
         }
     ],
-}  # fmt: skip
+}
 
 
 def make_file(path: Path, revision: str, rows: Rows) -> Path:

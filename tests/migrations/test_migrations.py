@@ -76,8 +76,9 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def add(body: str) -> str:
         number = f"{int(HEAD_REVISION) + 1:04}"
         source = (
-            f"import sqlalchemy as sa\nfrom alembic import op\nrevision = {number!r}\ndown_revision = {HEAD_REVISION!r}\n"
-            f"branch_labels = depends_on = None\n\n\ndef upgrade() -> None:\n    {body}\n"
+            f"import sqlalchemy as sa\nfrom alembic import op\nrevision = {number!r}\n"
+            f"down_revision = {HEAD_REVISION!r}\nbranch_labels = depends_on = None\n"
+            f"def upgrade() -> None:\n    {body}\n"
         )
         (package / "versions" / f"{number}_next.py").write_text(source)
         monkeypatch.setattr(upgrade, "HEAD_REVISION", number)
@@ -105,8 +106,12 @@ def test_an_older_file_is_backed_up_and_upgraded(tmp_path: Path, next_revision) 
 
 def test_a_revision_may_remake_a_table_that_others_refer_to(tmp_path: Path, next_revision) -> None:
     path = old_file(tmp_path)
-    next_revision('op.execute("CREATE TABLE t2 AS SELECT * FROM sessions"); '
-                  'op.execute("DELETE FROM sessions"); op.execute("INSERT INTO sessions SELECT * FROM t2")')  # fmt: skip
+    remake = [
+        "CREATE TABLE t2 AS SELECT * FROM sessions",
+        "DELETE FROM sessions",
+        "INSERT INTO sessions SELECT * FROM t2",
+    ]
+    next_revision("; ".join(f"op.execute({statement!r})" for statement in remake))
     db = Database.open(path)
     assert db.query("SELECT (SELECT count(*) FROM tasks), (SELECT count(*) FROM messages)")[1] == [(1, 1)]
     db.close()
@@ -130,7 +135,9 @@ def test_a_revision_that_fails_half_way_changes_nothing_and_names_the_backup(
     assert dump(path) == dump(backup) == before
 
 
-def test_without_room_for_a_backup_nothing_is_upgraded(tmp_path: Path, next_revision, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_for_a_backup_nothing_is_upgraded(
+    tmp_path: Path, next_revision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = old_file(tmp_path)
     before = dump(path)
     next_revision("pass")
@@ -140,7 +147,9 @@ def test_without_room_for_a_backup_nothing_is_upgraded(tmp_path: Path, next_revi
     assert dump(path) == before
 
 
-def test_an_older_program_refuses_the_upgraded_file(tmp_path: Path, next_revision, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_program_refuses_the_upgraded_file(
+    tmp_path: Path, next_revision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = old_file(tmp_path)
     next_revision("pass")
     Database.open(path).close()
@@ -152,7 +161,11 @@ def test_an_older_program_refuses_the_upgraded_file(tmp_path: Path, next_revisio
 def test_a_revision_imports_nothing_of_ours() -> None:
     for path in (MIGRATIONS / "versions").glob("[0-9]*.py"):
         source = path.read_text()
-        assert not any(f"{verb} {package}" in source for verb in ("import", "from") for package in ("tasks", "coordinator", "worker_agent"))
+        assert not any(
+            f"{verb} {package}" in source
+            for verb in ("import", "from")
+            for package in ("tasks", "coordinator", "worker_agent")
+        )
 
 
 def test_the_environment_refuses_to_run_by_itself() -> None:

@@ -1,4 +1,5 @@
-"""The registry under random use by several owners: create, claim, finish, kill, progress, with current and stale rights.
+"""The registry under random use by several owners: create, claim, finish, kill, progress, with current and stale
+rights.
 
 The model is a few lines: who owns, which attempt is the latest, what ended first. The store must tell the same story in
 statuses, events and notifications.

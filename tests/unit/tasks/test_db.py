@@ -6,14 +6,17 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from tasks import events, upgrade
+from tasks import events, registry, sessions, upgrade
 from tasks.db import HEAD_REVISION, Database, DatabaseError
+from tasks.records import NewTask
+from tasks.registry import TaskFilter
 from tests.unit.tasks.support import ROOT, Store, outputs, start_python
 
 COUNT = "import sys; from tasks.db import Database; db = Database.open(sys.argv[1])\n"
@@ -261,7 +264,9 @@ def test_a_full_file_system_is_one_sentence_and_the_file_stays_sound(tmp_path: P
         db = Database.open(small / "store.db")
         with pytest.raises(DatabaseError, match="disk"):
             for _ in range(100):
-                db.write(lambda conn: conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS x AS SELECT randomblob(100000) AS b"))
+                db.write(
+                    lambda conn: conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS x AS SELECT randomblob(100000) AS b")
+                )
                 db.write(lambda conn: conn.exec_driver_sql("INSERT INTO x SELECT randomblob(100000)"))
         assert db.check() == []
         db.close()
@@ -288,7 +293,7 @@ def add(conn):
     conn.exec_driver_sql(f"UPDATE sessions SET fence = {value + 1}")
 for _ in range(60):
     db.write(add)
-"""
+"""  # fmt: skip
 
 
 @pytest.mark.slow
@@ -297,7 +302,10 @@ def test_eight_processes_of_sixty_increments_lose_none(store: Store) -> None:
     assert store.db.query("SELECT fence FROM sessions")[1] == [(480 + store.fence,)]
 
 
-SIX = "import sys; sys.stdin.readline(); from tasks.db import Database; Database.open(sys.argv[1]).query('SELECT * FROM v_tasks')"
+SIX = """
+import sys; sys.stdin.readline(); from tasks.db import Database
+Database.open(sys.argv[1]).query("SELECT * FROM v_tasks")
+"""
 
 
 @pytest.mark.slow
@@ -314,19 +322,41 @@ def test_six_first_starts_at_once_all_succeed(tmp_path: Path) -> None:
         assert sorted(p.name for p in directory.iterdir() if "-" not in p.name) == ["store.db", "store.db.lock"]
 
 
+@pytest.mark.slow
+def test_a_thousand_tasks_are_listed_quickly_while_eight_processes_write(store: Store) -> None:
+    def fill(conn: object) -> None:
+        for _ in range(10):
+            session = sessions.create(conn, goal="g", cwd="/", model=None, options={})
+            for _ in range(100):
+                registry.create(conn, NewTask(session_id=session.id, description="d", prompt="p" * 2000))
+
+    store.db.write(fill)
+    writers = [start_python(HEAVY, store.db.path, f"s{n}") for n in range(8)]
+    for process in writers:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    listed = store.read(registry.list_tasks, TaskFilter(texts=False))
+    took = time.monotonic() - began
+    for process in writers:
+        process.kill()
+        process.communicate()
+    assert len(listed) == 1000
+    assert took < 1.0, f"{took:.3f} s"  # 0.02 s on an idle machine
+
+
 HEAVY = COUNT + """
 from tasks import events, sessions
-db.write(lambda c: sessions.create(c, id="s1", goal="g", cwd="/", model=None, options={}))
+db.write(lambda c: sessions.create(c, id=sys.argv[2], goal="g", cwd="/", model=None, options={}))
 print("ready", flush=True)
 while True:
-    db.write(lambda c: [events.add(c, "s1", None, "pair", {"text": "x" * 3000}) for _ in range(2)])
-"""
+    db.write(lambda c: [events.add(c, sys.argv[2], None, "pair", {"text": "x" * 3000}) for _ in range(2)])
+"""  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_kill_in_the_middle_of_heavy_writes_leaves_a_sound_file(tmp_path: Path) -> None:
     for number in range(5):
-        process = start_python(HEAVY, tmp_path / f"{number}.db")
+        process = start_python(HEAVY, tmp_path / f"{number}.db", "s1")
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         with Database.open(tmp_path / f"{number}.db").engine.connect() as connection:
             while connection.execute(text("SELECT count(*) FROM events")).scalar_one() < 20 + 30 * number:

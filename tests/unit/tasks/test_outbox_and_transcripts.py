@@ -28,7 +28,12 @@ def test_messages_come_back_in_order_as_they_were(store: Store) -> None:
     append(store, message("m3"))
     loaded = store.read(transcripts.load, store.session_id)
     assert [(m.seq, m.id) for m in loaded] == [(0, "m1"), (1, "m2"), (2, "m3")]
-    assert (loaded[0].extra, loaded[0].meta, loaded[0].task_id, loaded[0].content) == (first.extra, True, "a1", first.content)
+    assert (loaded[0].extra, loaded[0].meta, loaded[0].task_id, loaded[0].content) == (
+        first.extra,
+        True,
+        "a1",
+        first.content,
+    )
     assert [m.id for m in store.read(transcripts.load, store.session_id, 1)] == ["m2", "m3"]
     assert [m.id for m in store.read(transcripts.tail, store.session_id, 2)] == ["m2", "m3"]
 
@@ -50,7 +55,11 @@ def test_a_whole_message_supersedes_its_parts(store: Store) -> None:
     step(kind="answer", message_id="m1", content="[1,2]", model="m")
     step(kind="result", message_id="m2", content="[r2]", part="t2")
     found = store.read(transcripts.steps, store.session_id)
-    assert [(s.message_id, s.part, s.content) for s in found] == [("m1", "", "[1,2]"), ("m2", "t1", "[r1]"), ("m2", "t2", "[r2]")]
+    assert [(s.message_id, s.part, s.content) for s in found] == [
+        ("m1", "", "[1,2]"),
+        ("m2", "t1", "[r1]"),
+        ("m2", "t2", "[r2]"),
+    ]
     append(store, message("m1"))
     assert [s.part for s in store.read(transcripts.steps, store.session_id)] == ["t1", "t2"]
     append(store, message("m2"))
@@ -100,7 +109,11 @@ def test_messages_wait_in_the_order_they_were_sent(store: Store) -> None:
     for body in ("one", "two\x00", "three"):
         store.write(outbox.send, session_id=store.session_id, agent_id=task.id, body=body, sender="a person")
     found = store.read(outbox.waiting, task.id)
-    assert [(d.body, d.sender) for d in found] == [("one", "a person"), ("two\ufffd", "a person"), ("three", "a person")]
+    assert [(d.body, d.sender) for d in found] == [
+        ("one", "a person"),
+        ("two\ufffd", "a person"),
+        ("three", "a person"),
+    ]
     returned = store.write(outbox.return_undelivered, task.id, "it has ended")
     assert [(d.body, d.why) for d in returned] == [(b, "it has ended") for b in ("one", "two\ufffd", "three")]
     assert store.write(outbox.return_undelivered, task.id, "again") == []

@@ -1,5 +1,5 @@
-"""The same store on a PostgreSQL server: schema, moves, delivery, fencing, the writer and watchers. Runs where a server's
-programs and psycopg are installed."""
+"""The same store on a PostgreSQL server: schema, moves, delivery, fencing, the writer and watchers. Runs where a
+server's programs and psycopg are installed."""
 
 from __future__ import annotations
 
@@ -118,7 +118,14 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 def test_a_run_and_its_notification_are_told_once(store: Store) -> None:
     task = store.task(prompt="\x00\ud800", name="scout")
     attempt = store.claim(task)
-    figures = {"tool_uses": 1, "input_tokens": 2**40, "output_tokens": 3, "cost_usd": None, "activities": ["x"], "cache_read_tokens": 4}
+    figures = {
+        "tool_uses": 1,
+        "input_tokens": 2**40,
+        "output_tokens": 3,
+        "cost_usd": None,
+        "activities": ["x"],
+        "cache_read_tokens": 4,
+    }
     assert store.write(registry.progress, task.id, attempt=attempt, **figures)
     ending = {"status": TaskStatus.COMPLETED, "result": "a\x00b", "end_reason": "completed"}
     assert store.write(registry.finish, task.id, attempt=attempt, **ending)
@@ -135,7 +142,11 @@ def test_a_run_and_its_notification_are_told_once(store: Store) -> None:
         store.write(transcripts.append, store.session_id, rows, **arguments)
     assert store.read(outbox.waiting, store.session_id) == store.read(transcripts.steps, store.session_id) == []
     assert [m.seq for m in store.read(transcripts.load, store.session_id)] == [0, 1]
-    assert [e.kind for e in store.read(events.since, task_id=task.id)] == ["task_created", "task_running", "task_completed"]
+    assert [e.kind for e in store.read(events.since, task_id=task.id)] == [
+        "task_created",
+        "task_running",
+        "task_completed",
+    ]
     assert store.read(agents.resolve, None, "scout")[1] == store.read(registry.get, task.id)
 
 
@@ -143,9 +154,13 @@ def test_a_fenced_owner_writes_nothing(store: Store) -> None:
     task = store.task()
     attempt = store.claim(task)
     store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
-    assert not store.write(registry.finish, task.id, attempt=attempt, status=TaskStatus.KILLED, result=None, end_reason="x")
+    assert not store.write(
+        registry.finish, task.id, attempt=attempt, status=TaskStatus.KILLED, result=None, end_reason="x"
+    )
     with pytest.raises(Fenced):
-        store.write(transcripts.append, store.session_id, [message("m1")], session_id=store.session_id, fence=store.fence)
+        store.write(
+            transcripts.append, store.session_id, [message("m1")], session_id=store.session_id, fence=store.fence
+        )
 
 
 def test_a_fork_and_a_removal_take_everything_along(store: Store) -> None:
@@ -169,14 +184,25 @@ def test_ids_are_resolved_by_beginning(store: Store) -> None:
 
 def test_sums_and_views_are_as_on_sqlite(store: Store) -> None:
     for id, at in (("r1", 0.25), ("r2", 86_400.0)):
-        book = {"response_id": id, "session_id": store.session_id, "agent_id": "a1", "model": "m", "cost_usd": 0.5, "at": at}
+        book = {
+            "response_id": id,
+            "session_id": store.session_id,
+            "agent_id": "a1",
+            "model": "m",
+            "cost_usd": 0.5,
+            "at": at,
+        }
         assert store.write(ledger.book, **book)
         assert not store.write(ledger.book, **book)
     assert [t.key for t in store.read(ledger.sums, "day")] == ["1970-01-01", "1970-01-02"]
     assert store.read(ledger.total).cost_usd == 1.0
     columns, [row, _] = store.db.query("SELECT * FROM v_cost ORDER BY at")
     assert dict(zip(columns, row, strict=True))["at"] == "1970-01-01T00:00:00.250Z"
-    assert [len(store.db.query(f"SELECT * FROM {view}")[1]) for view in ("v_sessions", "v_tasks", "v_events")] == [1, 0, 1]
+    assert [len(store.db.query(f"SELECT * FROM {view}")[1]) for view in ("v_sessions", "v_tasks", "v_events")] == [
+        1,
+        0,
+        1,
+    ]
     with pytest.raises(DatabaseError):
         store.db.query("DELETE FROM events")
 
@@ -210,6 +236,28 @@ def test_watchers_see_commits(store: Store) -> None:
         assert watcher.changed(10)
         store.read(events.since)
         assert not watcher.changed(0.05)
+
+
+def test_a_lost_connection_is_made_anew_and_counts_as_a_change(store: Store) -> None:
+    def end_others(conn: object) -> None:
+        conn.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"))
+
+    heard = threading.Semaphore(0)
+    writer = Writer(store.db, on_foreign_change=heard.release, poll=0.01)
+    other = Database.open(store.db.url.render_as_string(hide_password=False))
+    with Watcher(store.db) as watcher:
+        other.read(end_others)
+        assert watcher.changed(10)
+        assert not watcher.changed(0.05)
+        store.write(events.add, store.session_id, None, "note")
+        assert watcher.changed(10)
+    assert heard.acquire(timeout=10)
+    lost = writer.submit(lambda conn: events.add(conn, store.session_id, None, "lost or kept"))
+    assert lost.exception() is None or isinstance(lost.exception(), DatabaseError)
+    writer.submit(lambda conn: events.add(conn, store.session_id, None, "later")).result()
+    assert "later" in [e.kind for e in store.read(events.since)]
+    writer.close()
+    other.close()
 
 
 def test_many_threads_of_read_modify_write_lose_none(store: Store) -> None:

@@ -41,7 +41,12 @@ def test_sessions_are_listed_newest_first_and_by_status(store: Store) -> None:
 def test_an_ended_session_says_why_and_can_be_opened_again(store: Store) -> None:
     store.write(sessions.end, store.session_id, store.fence, reason="done")
     ended = store.read(sessions.get, store.session_id)
-    assert (ended.status, ended.end_reason, ended.owner, ended.ended_at is not None) == (SessionStatus.ENDED, "done", None, True)
+    assert (ended.status, ended.end_reason, ended.owner, ended.ended_at is not None) == (
+        SessionStatus.ENDED,
+        "done",
+        None,
+        True,
+    )
     store.write(sessions.reopen, store.session_id, store.fence)
     store.write(sessions.reopen, store.session_id, store.fence)
     again = store.read(sessions.get, store.session_id)
@@ -81,7 +86,16 @@ def test_responses_without_id_each_count(store: Store) -> None:
 
 def test_sums_are_by_session_agent_task_model_and_day(store: Store) -> None:
     book(store, "r1", agent_id="a1", task_id="a1", model="x", at=10 * DAY, cache_read_tokens=7)
-    book(store, "r2", agent_id="a2", task_id="a2", model="y", at=10 * DAY + 5, cache_write_5m_tokens=1, cache_write_1h_tokens=2)
+    book(
+        store,
+        "r2",
+        agent_id="a2",
+        task_id="a2",
+        model="y",
+        at=10 * DAY + 5,
+        cache_write_5m_tokens=1,
+        cache_write_1h_tokens=2,
+    )
     book(store, "r3", agent_id="a2", task_id="a3", model="y", at=11 * DAY - 1)
     book(store, "r4", agent_id="a2", task_id="a3", model="y", at=11 * DAY)
 
@@ -131,7 +145,10 @@ def test_summaries_of_one_agent_never_overlap(store: Store) -> None:
     assert store.write(summaries.stage, agent, "u3", from_seq=0, to_seq=1, text="t")
     assert store.write(summaries.commit, agent, "u1")
     assert not store.write(summaries.commit, agent, "u1")
-    assert [(s.id, s.state) for s in store.read(summaries.list_summaries, agent)] == [("u3", "staged"), ("u1", "committed")]
+    assert [(s.id, s.state) for s in store.read(summaries.list_summaries, agent)] == [
+        ("u3", "staged"),
+        ("u1", "committed"),
+    ]
     assert store.write(summaries.drop_staged, agent) == 1
     assert [s.id for s in store.read(summaries.list_summaries, agent)] == ["u1"]
 

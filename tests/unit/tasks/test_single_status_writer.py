@@ -18,7 +18,12 @@ RAW = re.compile(r"\b(update|insert\s+into|replace\s+into)\s+[\"'`]?tasks\b[\"'`
 def violations(tree: ast.AST) -> Iterator[int]:
     """Lines that write a status of a task, or may: an insert, a status among values, values that cannot be read off."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and RAW.search(node.value) and not _is_prose(node.value):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and RAW.search(node.value)
+            and not _is_prose(node.value)
+        ):
             yield node.lineno
         if isinstance(node, ast.Call) and _statement_on_tasks(node) == "insert":
             yield node.lineno
@@ -32,8 +37,13 @@ def _is_prose(text: str) -> bool:
 
 
 def _statement_on_tasks(call: ast.Call) -> str | None:
-    """"insert" or "update" for `insert(tasks)`, `update(models.tasks)`, `tasks.insert()` and the like."""
-    if isinstance(call.func, ast.Name) and call.func.id in ("insert", "update") and call.args and _is_tasks(call.args[0]):
+    """ "insert" or "update" for `insert(tasks)`, `update(models.tasks)`, `tasks.insert()` and the like."""
+    if (
+        isinstance(call.func, ast.Name)
+        and call.func.id in ("insert", "update")
+        and call.args
+        and _is_tasks(call.args[0])
+    ):
         return call.func.id
     if isinstance(call.func, ast.Attribute) and call.func.attr in ("insert", "update"):
         if _is_tasks(call.func.value) or (call.args and _is_tasks(call.args[0])):

@@ -40,4 +40,8 @@ def test_whatever_it_is_becomes_json(value: object) -> None:
 def test_json_that_is_sound_comes_back() -> None:
     value = {"a": [1, 2.5, None, True, "ü"], "b": {}}
     assert orjson.loads(dump_json(value)) == value
-    assert orjson.loads(dump_json({"big": 2**70, "odd": {1}, "nan": math.nan})) == {"big": str(2**70), "odd": [1], "nan": None}
+    assert orjson.loads(dump_json({"big": 2**70, "odd": {1}, "nan": math.nan})) == {
+        "big": str(2**70),
+        "odd": [1],
+        "nan": None,
+    }
