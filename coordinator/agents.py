@@ -1,9 +1,9 @@
 """Agent definitions: what kinds of worker there are.
 
 1. The built-in `worker` is always there; a definition of the same name from a file stands in its place.
-2. Files are Markdown with YAML front matter, in `.claude/agents/**` from the working directory up to the repository root
-   (the nearest wins), in the same place of added directories, then under the user's home. The body is the whole system
-   prompt.
+2. Files are Markdown with YAML front matter, in `.claude/agents/**` from the working directory up to the repository
+   root (the nearest wins), in the same place of added directories, then under the user's home. The body is the whole
+   system prompt.
 3. What comes with a repository counts only when the directory is trusted; the caller says so.
 4. A file without `name` is documentation and passed over silently. Unknown fields never fail; what makes a definition
    unusable becomes a `Problem` that names the file, and the definition is not loaded.
@@ -26,9 +26,18 @@ MODE_ALIASES = {"manual": "default", "auto": "default"}
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 # Names that other products give to our tools.
 TOOL_ALIASES = {
-    "Task": "Agent", "read_file": "Read", "run_shell_command": "Bash", "terminal": "Bash", "bash": "Bash", "replace": "Edit",
-    "file_editor": "Edit", "edit": "Edit", "grep_search": "Grep", "web_fetch": "WebFetch", "webfetch": "WebFetch",
-}  # fmt: skip
+    "Task": "Agent",
+    "read_file": "Read",
+    "run_shell_command": "Bash",
+    "terminal": "Bash",
+    "bash": "Bash",
+    "replace": "Edit",
+    "file_editor": "Edit",
+    "edit": "Edit",
+    "grep_search": "Grep",
+    "web_fetch": "WebFetch",
+    "webfetch": "WebFetch",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

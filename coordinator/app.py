@@ -1,8 +1,9 @@
 """The composition root: the only place that constructs everything, and the life of one session from open to close.
 
-A headless run ends when the coordinator has ended its turn, no task lives and no notification waits. While workers run the
-coordinator's engine is idle; `Coordinator.changed` wakes it. What ends it earlier has a name (`Ending`): the time limit, a
-signal, the loss of the lease. Then what runs is unwound, the store keeps everything as it stands, and `resume` goes on.
+A headless run ends when the coordinator has ended its turn, no task lives and no notification waits. While workers run
+the coordinator's engine is idle; `Coordinator.changed` wakes it. What ends it earlier has a name (`Ending`): the time
+limit, a signal, the loss of the lease. Then what runs is unwound, the store keeps everything as it stands, and
+`resume` goes on.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sqlalchemy import exc
 
 from coordinator import agents as agent_files
 from coordinator import lease
-from coordinator.background import Shells
 from coordinator.backends.local import LocalBackend
+from coordinator.background import Shells
 from coordinator.budget import Amount, Limit, TreeBudget
 from coordinator.coordinator import Coordinator
 from coordinator.engines import EngineFactory
@@ -37,7 +38,7 @@ from coordinator.tools.send_message import SendMessageTool
 from coordinator.tools.task_stop import TaskStopTool
 from coordinator.workers import WorkerRun
 from coordinator.worktrees import Worktrees
-from tasks import ledger, leases, sessions
+from tasks import leases, ledger, sessions
 from tasks.db import Database
 from tasks.records import SessionRecord, SessionStatus
 from tasks.writer import Writer
@@ -114,9 +115,16 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: 
 
 
 async def _open(
-    options: RunOptions, settings: Settings, database: Database, observer: Observer, client: ModelClient,
-    limiter: Limiter, approver: Approver | None, clock: Clock, stack: AsyncExitStack,
-) -> Session:  # fmt: skip
+    options: RunOptions,
+    settings: Settings,
+    database: Database,
+    observer: Observer,
+    client: ModelClient,
+    limiter: Limiter,
+    approver: Approver | None,
+    clock: Clock,
+    stack: AsyncExitStack,
+) -> Session:
     record = database.write(lambda conn: choose_session(conn, options, settings.model))
     store = Store(database, None, record.id, leases.this_owner(), clock)  # type: ignore[arg-type]
     lease.acquire(store)
@@ -132,7 +140,8 @@ async def _open(
 
 
 def choose_session(conn: Any, options: RunOptions, model: str) -> SessionRecord:
-    """The session to run: a new one, one to go on with, or a copy of it. Raises `NotFound`, `Ambiguous`, `ConfigError`."""
+    """The session to run: a new one, one to go on with, or a copy of it. Raises `NotFound`, `Ambiguous`,
+    `ConfigError`."""
     origin = None
     if options.resume is not None:
         origin = sessions.resolve(conn, options.resume)
@@ -147,9 +156,14 @@ def choose_session(conn: Any, options: RunOptions, model: str) -> SessionRecord:
         raise ConfigError("there is no prompt")
     try:
         return sessions.create(
-            conn, id=options.session_id, goal=options.prompt or "", cwd=str(options.cwd.absolute()), model=model,
-            options=options.stored(), title=_title(options.prompt),
-        )  # fmt: skip
+            conn,
+            id=options.session_id,
+            goal=options.prompt or "",
+            cwd=str(options.cwd.absolute()),
+            model=model,
+            options=options.stored(),
+            title=_title(options.prompt),
+        )
     except exc.IntegrityError:
         raise ConfigError(f"there is a session {options.session_id} already; --resume goes on with it") from None
 
@@ -160,9 +174,15 @@ def _title(prompt: str | None) -> str | None:
 
 
 async def _compose(
-    options: RunOptions, settings: Settings, store: Store, record: SessionRecord, observer: Observer, client: ModelClient,
-    limiter: Limiter, approver: Approver | None,
-) -> Session:  # fmt: skip
+    options: RunOptions,
+    settings: Settings,
+    store: Store,
+    record: SessionRecord,
+    observer: Observer,
+    client: ModelClient,
+    limiter: Limiter,
+    approver: Approver | None,
+) -> Session:
     cwd, paths, home = Path(record.cwd), Paths.of(settings), Path.home()
     paths.prepare(store.session_id)
     agents = agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude")
@@ -174,40 +194,66 @@ async def _compose(
     files = settings_files.load(cwd, home=home, trusted=options.trusted, settings=options.settings)
     asked = "plan" if options.plan_only else options.permission_mode
     policy = files.policy(
-        cwd=cwd, home=home, mode=None if asked == "default" else asked, allowed=options.allowed_tools,
-        disallowed=options.disallowed_tools, roots=options.add_dirs,
-    )  # fmt: skip
+        cwd=cwd,
+        home=home,
+        mode=None if asked == "default" else asked,
+        allowed=options.allowed_tools,
+        disallowed=options.disallowed_tools,
+        roots=options.add_dirs,
+    )
     scratch, spill = paths.scratch(store.session_id), paths.spill(store.session_id)
     sandbox = choose_sandbox(
-        options.sandbox, writable=(*options.add_dirs, scratch, spill, paths.transcripts(store.session_id)),
+        options.sandbox,
+        writable=(*options.add_dirs, scratch, spill, paths.transcripts(store.session_id)),
         hidden=default_hidden(home, paths.home),
-    )  # fmt: skip
+    )
     hooks = HookRunner(
         files.hooks,
         HookSession(
-            session_id=store.session_id, cwd=cwd, project_dir=repository_root(cwd), permission_mode=str(policy.mode),
-            transcript_path=paths.transcripts(store.session_id) / f"{store.session_id}.md", scratchpad=scratch,
-            environment=tool_environment(**files.env), spill_dir=spill,
+            session_id=store.session_id,
+            cwd=cwd,
+            project_dir=repository_root(cwd),
+            permission_mode=str(policy.mode),
+            transcript_path=paths.transcripts(store.session_id) / f"{store.session_id}.md",
+            scratchpad=scratch,
+            environment=tool_environment(**files.env),
+            spill_dir=spill,
         ),
         condition=rule_condition(cwd, home),
         on_notice=lambda text: notice("hook", text),
-    )  # fmt: skip
+    )
     limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
     shells = Shells(store, paths, observer)
     worker_tools = ToolRegistry.builtin()
     engines = EngineFactory(
-        store=store, options=options, settings=settings, paths=paths, cwd=cwd, agents=agents, client=client,
+        store=store,
+        options=options,
+        settings=settings,
+        paths=paths,
+        cwd=cwd,
+        agents=agents,
+        client=client,
         limiter=limiter,
         budget=TreeBudget(client.cost, limits, spent=_spent(store)),
         tools=worker_tools,
-        policy=policy, hooks=hooks, environment=dict(files.env), sandbox=sandbox.wrap,
-        shells=shells, redact=redact, approver=approver,
+        policy=policy,
+        hooks=hooks,
+        environment=dict(files.env),
+        sandbox=sandbox.wrap,
+        shells=shells,
+        redact=redact,
+        approver=approver,
         deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
-    )  # fmt: skip
+    )
     coordinator = Coordinator(
-        store=store, agents=agents, paths=paths, cwd=cwd, observer=observer,
-        model_of=lambda asked: resolve(asked or settings.worker_model or settings.model), task_created=hooks.task_created,
-    )  # fmt: skip
+        store=store,
+        agents=agents,
+        paths=paths,
+        cwd=cwd,
+        observer=observer,
+        model_of=lambda asked: resolve(asked or settings.worker_model or settings.model),
+        task_created=hooks.task_created,
+    )
     worktrees = Worktrees(paths.worktrees(store.session_id))
     backend = LocalBackend(
         Slots(options.max_workers),
@@ -224,7 +270,11 @@ async def _compose(
 
     shells.on_end = shell_ended
     inbox = TaskInbox(store, store.session_id, redact, lambda id: id in backend.running() or id in shells.running())
-    own = (AgentTool(coordinator, agents, foreground=not options.use_coordinator), SendMessageTool(coordinator), TaskStopTool(coordinator))
+    own = (
+        AgentTool(coordinator, agents, foreground=not options.use_coordinator),
+        SendMessageTool(coordinator),
+        TaskStopTool(coordinator),
+    )
     registry = ToolRegistry(own if options.use_coordinator else (*worker_tools, *own))
     processes = Processes(store, store.session_id)
     history = engines.history(store.session_id)
@@ -232,18 +282,36 @@ async def _compose(
         registry.narrowed(None, engines.policy.removes), inbox, history, processes
     )
     return Session(
-        options=options, store=store, record=record, paths=paths, engines=engines, coordinator=coordinator, backend=backend,
-        shells=shells, engine=engine, history=history, inbox=inbox, budget=budget, processes=processes, observer=observer,
+        options=options,
+        store=store,
+        record=record,
+        paths=paths,
+        engines=engines,
+        coordinator=coordinator,
+        backend=backend,
+        shells=shells,
+        engine=engine,
+        history=history,
+        inbox=inbox,
+        budget=budget,
+        processes=processes,
+        observer=observer,
         make_foreign=lambda reactions: ForeignChanges(store, reactions),
-        news=tuple(filter(None, (
-            *(f"{problem.source}: {problem.text}" for problem in agents.problems), *files.problems, *files.held_back,
-            sandbox.notice,
-        ))),
-    )  # fmt: skip
+        news=tuple(
+            filter(
+                None,
+                (
+                    *(f"{problem.source}: {problem.text}" for problem in agents.problems),
+                    *files.problems,
+                    *files.held_back,
+                    sandbox.notice,
+                ),
+            )
+        ),
+    )
 
 
 def _spent(store: Store) -> Amount:
     """What the session has used before: a resumed one has no new budget."""
     total = store.read(lambda conn: ledger.total(conn, session_id=store.session_id))
     return Amount(total.known_cost_usd, total.output_tokens)
-

@@ -49,9 +49,16 @@ class Shells:
         parent = context.task_id or store.session_id
         output_file = self._paths.transcripts(store.session_id) / f"{id}.log"
         new = NewTask(
-            session_id=store.session_id, type=TaskType.LOCAL_BASH, description=description or command[:80], prompt=command,
-            id=id, parent_id=parent, cwd=str(cwd), output_file=str(output_file), fence=store.fence,
-        )  # fmt: skip
+            session_id=store.session_id,
+            type=TaskType.LOCAL_BASH,
+            description=description or command[:80],
+            prompt=command,
+            id=id,
+            parent_id=parent,
+            cwd=str(cwd),
+            output_file=str(output_file),
+            fence=store.fence,
+        )
 
         def create(conn: Any) -> TaskRecord:
             registry.create(conn, new)
@@ -66,7 +73,8 @@ class Shells:
         return {"task_id": id, "output_file": str(output_file)}
 
     async def stop(self, task_id: str, reason: str) -> tuple[str, ...]:
-        """End one whose end is stored (KILLED), or leave it as it stands (any other reason); what survived, in words."""
+        """End one whose end is stored (KILLED), or leave it as it stands (any other reason); what survived, in
+        words."""
         if (task := self._running.get(task_id)) is None:
             return ()
         self._reasons.setdefault(task_id, reason)
@@ -79,7 +87,9 @@ class Shells:
         ended = []
         for task_id in [id for id, parent in self._parents.items() if parent == parent_id and id in self._running]:
             done = await self._store.write(
-                lambda conn, id=task_id: registry.kill(conn, id, by="system", notify=False, end_reason="its agent ended")
+                lambda conn, id=task_id: registry.kill(
+                    conn, id, by="system", notify=False, end_reason="its agent ended"
+                )
             )
             survivors = await self.stop(task_id, KILLED)
             if done.changed:
@@ -87,16 +97,21 @@ class Shells:
         return ended
 
     async def lost(self, task: TaskRecord) -> None:
-        """A command of an earlier owner cannot be taken over: its output is gone with that process. End it and say so."""
+        """A command of an earlier owner cannot be taken over: its output is gone with that process. End it and say
+        so."""
         if task.id in self._running or task.id in self._taken:
             return
         self._taken.add(task.id)
         survivors = await Processes(self._store, task.id).end()
         error = "the process that ran it ended" + (f"; these survived: {'; '.join(survivors)}" if survivors else "")
         end = Ended(
-            status=TaskStatus.FAILED, result=_tail(Path(task.output_file or "")), end_reason="interrupted", error=error,
-            error_class="interrupted", retryable=True,
-        )  # fmt: skip
+            status=TaskStatus.FAILED,
+            result=_tail(Path(task.output_file or "")),
+            end_reason="interrupted",
+            error=error,
+            error_class="interrupted",
+            retryable=True,
+        )
         attempt = await self._store.write(
             lambda conn: registry.claim(conn, task.id, owner=self._store.owner, fence=self._store.fence)
         )
@@ -124,9 +139,13 @@ class Shells:
             log.warning("task %s: another process owns the session", task.id)
         except (OSError, ValueError) as error:
             end = Ended(
-                status=TaskStatus.FAILED, result="", end_reason="error", error=str(error), error_class=type(error).__name__,
+                status=TaskStatus.FAILED,
+                result="",
+                end_reason="error",
+                error=str(error),
+                error_class=type(error).__name__,
                 retryable=False,
-            )  # fmt: skip
+            )
             await shielded(self._finish(task, end, None))
         finally:
             self._running.pop(task.id, None)
@@ -152,11 +171,19 @@ class Shells:
     async def _finish(self, task: TaskRecord, end: Ended, exit_code: int | None) -> None:
         await self._store.write(
             lambda conn: registry.finish(
-                conn, task.id, attempt=task.attempt, status=end.status, result=end.result, error=end.error,
-                error_class=end.error_class, retryable=end.retryable, end_reason=end.end_reason,
-                output_file=task.output_file, exit_code=exit_code,
+                conn,
+                task.id,
+                attempt=task.attempt,
+                status=end.status,
+                result=end.result,
+                error=end.error,
+                error_class=end.error_class,
+                retryable=end.retryable,
+                end_reason=end.end_reason,
+                output_file=task.output_file,
+                exit_code=exit_code,
             )
-        )  # fmt: skip
+        )
 
     def _tell(self, task: TaskRecord) -> None:
         self._observer(Observed(self._store.session_id, task.id, TaskChanged(task)))
@@ -167,9 +194,13 @@ def _ended(outcome: ShellOutcome) -> Ended:
         return Ended(status=TaskStatus.COMPLETED, result=outcome.output, end_reason="completed")
     error = "its output passed the cap" if outcome.capped else f"exit code {outcome.exit_code}"
     return Ended(
-        status=TaskStatus.FAILED, result=outcome.output, end_reason="exit_code", error=error, error_class="exit_code",
+        status=TaskStatus.FAILED,
+        result=outcome.output,
+        end_reason="exit_code",
+        error=error,
+        error_class="exit_code",
         retryable=False,
-    )  # fmt: skip
+    )
 
 
 def _tail(path: Path, size: int = 4000) -> str:

@@ -1,9 +1,9 @@
 """One budget for the whole tree of agents: held before a call, settled after it.
 
-1. Before each call an agent holds the most the call can cost: its prompt, all of it uncached, and its output cap. So the
-   sum of what is spent and what is held never passes the limit, however many agents call at once.
-2. An agent that calls normally also keeps back the price of one more such call: its last, tool-free one, to report with.
-   So the end of the budget still delivers what was found.
+1. Before each call an agent holds the most the call can cost: its prompt, all of it uncached, and its output cap. So
+   the sum of what is spent and what is held never passes the limit, however many agents call at once.
+2. An agent that calls normally also keeps back the price of one more such call: its last, tool-free one, to report
+   with. So the end of the budget still delivers what was found.
 3. What does not fit now may fit when others settle for less: the call waits for them. When nothing is under way any
    more, it becomes the agent's last call; if not even that fits, it is refused (`ErrorKind.BUDGET`).
 4. At 80 % each agent is told, once.
@@ -163,7 +163,13 @@ class CallBudget:
     """The `Reservation` of one call."""
 
     def __init__(
-        self, tree: TreeBudget, held: Amount, *, notice: str | None = None, last_call: bool = False, under_way: bool = False
+        self,
+        tree: TreeBudget,
+        held: Amount,
+        *,
+        notice: str | None = None,
+        last_call: bool = False,
+        under_way: bool = False,
     ) -> None:
         self.notice = notice
         self.last_call = last_call

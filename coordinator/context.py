@@ -1,7 +1,7 @@
 """System and user context of an agent, and the plain view of its conversation.
 
-The system context is the last block of the system prompt: all that varies between agents of one definition stands there,
-behind the cache mark. Both texts are made once per conversation and stay byte-identical.
+The system context is the last block of the system prompt: all that varies between agents of one definition stands
+there, behind the cache mark. Both texts are made once per conversation and stay byte-identical.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ GIT_TIMEOUT = 5.0  # seconds
 GIT_LINES = 40
 
 
-def system_context(cwd: Path, now: float, *, scratchpad: Path | None = None, facts: dict[str, str] | None = None) -> str:
+def system_context(
+    cwd: Path, now: float, *, scratchpad: Path | None = None, facts: dict[str, str] | None = None
+) -> str:
     """Date, directory, platform, git state, and what else an agent must know of where it is."""
     lines = [
         "# Environment",
@@ -49,8 +51,12 @@ def _git(cwd: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "-C", str(cwd), "--no-optional-locks", *arguments],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_TIMEOUT, env=tool_environment(), check=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=GIT_TIMEOUT,
+            env=tool_environment(),
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace").rstrip()

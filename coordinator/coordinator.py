@@ -88,10 +88,17 @@ class Coordinator:
     """Belongs to one event loop. `backend` and `stop_shell` are set by the composition root."""
 
     def __init__(
-        self, *, store: Store, agents: Agents, paths: Paths, cwd: Path, observer: Observer, model_of: Callable[[str | None], str],
+        self,
+        *,
+        store: Store,
+        agents: Agents,
+        paths: Paths,
+        cwd: Path,
+        observer: Observer,
+        model_of: Callable[[str | None], str],
         task_created: Callable[[str, str, str, str | None], Awaitable[Verdict]],
         limits: Limits = Limits(),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.changed = asyncio.Event()
         self.backend: WorkerBackend
         self.stop_shell: Callable[[str, str], Awaitable[tuple[str, ...]]]

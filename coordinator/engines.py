@@ -89,9 +89,12 @@ class EngineFactory:
 
     def worker_hooks(self, task: TaskRecord, cwd: Path) -> HookRunner:
         return self.hooks.for_agent(
-            agent_id=task.agent_id, agent_type=task.definition or "worker", task_id=task.id, cwd=cwd,
+            agent_id=task.agent_id,
+            agent_type=task.definition or "worker",
+            task_id=task.id,
+            cwd=cwd,
             transcript_path=Path(task.output_file) if task.output_file else None,
-        )  # fmt: skip
+        )
 
     async def worker(self, parts: WorkerParts) -> tuple[QueryEngine, Callable[[], None]]:
         """A worker's engine, and what is to be called when its run has ended. Raises `ConfigError`."""
@@ -100,7 +103,12 @@ class EngineFactory:
         registry = self._registry(definition, task.allowed_tools)
         policy = self.policy.child(mode=definition.permission_mode)
         context = self._tool_context(
-            agent_id=task.agent_id, task_id=task.id, cwd=parts.cwd, policy=policy, processes=parts.processes, hooks=parts.hooks
+            agent_id=task.agent_id,
+            task_id=task.id,
+            cwd=parts.cwd,
+            policy=policy,
+            processes=parts.processes,
+            hooks=parts.hooks,
         )
         budget = self.budget.agent()
         engine = await self._engine(
@@ -141,7 +149,12 @@ class EngineFactory:
             prompt="\n\n".join(parts),
             registry=registry,
             tool_context=self._tool_context(
-                agent_id=session_id, task_id=None, cwd=self.cwd, policy=self.policy, processes=processes, hooks=self.hooks
+                agent_id=session_id,
+                task_id=None,
+                cwd=self.cwd,
+                policy=self.policy,
+                processes=processes,
+                hooks=self.hooks,
             ),
             journal=TaskJournal(self.store, session_id, None, file),
             inbox=inbox,
@@ -158,28 +171,64 @@ class EngineFactory:
     # ── one engine ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _engine(
-        self, *, agent_id: str, task_id: str | None, prompt: str, registry: ToolRegistry, tool_context: ToolContext,
-        journal: TaskJournal, inbox: TaskInbox, history: History, budget: AgentBudget, model: str, max_turns: int | None,
-        result_schema: Mapping[str, Any] | None, hooks: HookRunner, top: bool,
-    ) -> QueryEngine:  # fmt: skip
+        self,
+        *,
+        agent_id: str,
+        task_id: str | None,
+        prompt: str,
+        registry: ToolRegistry,
+        tool_context: ToolContext,
+        journal: TaskJournal,
+        inbox: TaskInbox,
+        history: History,
+        budget: AgentBudget,
+        model: str,
+        max_turns: int | None,
+        result_schema: Mapping[str, Any] | None,
+        hooks: HookRunner,
+        top: bool,
+    ) -> QueryEngine:
         surroundings = history.surroundings or await self._surroundings(tool_context.cwd, journal)
         system = (prompt, surroundings["system"])
         memory = surroundings["user_context"]
         context = AgentContext(
-            settings=self.settings, client=self.client, limiter=self.limiter, journal=journal, clock=self.store.clock,
-            registry=registry, tool_context=tool_context, system=system, budget=budget, stored=history.stored,
+            settings=self.settings,
+            client=self.client,
+            limiter=self.limiter,
+            journal=journal,
+            clock=self.store.clock,
+            registry=registry,
+            tool_context=tool_context,
+            system=system,
+            budget=budget,
+            stored=history.stored,
             rebuild_more=self.live_tasks if top else _nothing,
             on_call=lambda call: book(self.store, call, agent_id, task_id, self.price),
-        )  # fmt: skip
+        )
         return QueryEngine(
             EngineParams(
-                client=self.client, limiter=self.limiter, registry=registry, tool_context=tool_context, system=system,
-                user_context=user(memory, kind="meta", meta=True) if memory else None, model=model,
-                fallback_model=self.settings.fallback_model, settings=self.settings, journal=journal, context=context,
-                inbox=inbox, stop_hooks=hooks, budget=budget, history=history.messages, max_turns=max_turns, result_schema=result_schema,
-                deadline=self.deadline, top=top, clock=self.store.clock,
+                client=self.client,
+                limiter=self.limiter,
+                registry=registry,
+                tool_context=tool_context,
+                system=system,
+                user_context=user(memory, kind="meta", meta=True) if memory else None,
+                model=model,
+                fallback_model=self.settings.fallback_model,
+                settings=self.settings,
+                journal=journal,
+                context=context,
+                inbox=inbox,
+                stop_hooks=hooks,
+                budget=budget,
+                history=history.messages,
+                max_turns=max_turns,
+                result_schema=result_schema,
+                deadline=self.deadline,
+                top=top,
+                clock=self.store.clock,
             )
-        )  # fmt: skip
+        )
 
     async def _surroundings(self, cwd: Path, journal: TaskJournal) -> Mapping[str, Any]:
         """System and user context of a new agent, stored before anything is sent."""
@@ -206,7 +255,9 @@ class EngineFactory:
             spill_dir=spill / agent_id,
             scratchpad=scratch,
             environment={
-                **tool_environment(), **self.environment, TASK_MARKER: task_id or session_id,
+                **tool_environment(),
+                **self.environment,
+                TASK_MARKER: task_id or session_id,
                 "COORDINATOR_SESSION_ID": session_id,
             },
             settings=self.settings.tools,
@@ -243,7 +294,10 @@ class EngineFactory:
         tasks = self.store.read(lambda conn: task_rows.live(conn, self.store.session_id))
         if not tasks:
             return ()
-        lines = [f"- {task.id} ({task.status}){f' named {task.name}' if task.name else ''}: {task.description}" for task in tasks]
+        lines = [
+            f"- {task.id} ({task.status}){f' named {task.name}' if task.name else ''}: {task.description}"
+            for task in tasks
+        ]
         text = "Tasks that have not ended; each will send its notification:\n" + "\n".join(lines)
         return (user(text, kind="attachment", meta=True, data={"source": "live_tasks"}),)
 

@@ -1,8 +1,8 @@
 """How a run ends, seen from a shell: one table.
 
-0 done · 1 failed · 2 usage · 3 no such session or task · 4 not authenticated · 5 budget used up · 6 turn or time limit ·
-7 needs a person and there is none · 8 verification failed · 9 ended with live workers · 124 `wait --timeout` ran out ·
-130 interrupted · 143 terminated.
+0 done · 1 failed · 2 usage · 3 no such session or task · 4 not authenticated · 5 budget used up · 6 turn or time limit
+· 7 needs a person and there is none · 8 verification failed · 9 ended with live workers · 124 `wait --timeout` ran out
+· 130 interrupted · 143 terminated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ BY_ERROR_KIND = {
     ErrorKind.AUTHENTICATION: ExitCode.NOT_AUTHENTICATED,
     ErrorKind.BUDGET: ExitCode.BUDGET,
 }
-SUBTYPES = {"max_turns": "error_max_turns", "budget": "error_max_budget_usd", "schema": "error_max_structured_output_retries"}
+SUBTYPES = {
+    "max_turns": "error_max_turns",
+    "budget": "error_max_budget_usd",
+    "schema": "error_max_structured_output_retries",
+}
 
 
 def exit_code(reason: str, *, is_error: bool, error_kind: str | None = None) -> ExitCode:

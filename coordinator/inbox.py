@@ -3,7 +3,8 @@
 1. Nothing is consumed here. The journal marks deliveries consumed in the transaction that stores the message which
    holds them; what was taken and not stored is offered again.
 2. Notifications that are ready together travel in one message, oldest first, which says that the system sent it.
-3. A task that was killed from outside is announced when its run is unwound (`still_runs` says no), with its partial text.
+3. A task that was killed from outside is announced when its run is unwound (`still_runs` says no), with its partial
+   text.
 4. The store is asked only when something may have come: `nudge` says so, from this process or another.
 """
 
@@ -25,9 +26,12 @@ class TaskInbox:
     """The inbox of one agent."""
 
     def __init__(
-        self, store: Store, agent_id: str, redact: Callable[[str], str] = lambda text: text,
+        self,
+        store: Store,
+        agent_id: str,
+        redact: Callable[[str], str] = lambda text: text,
         still_runs: Callable[[str], bool] = lambda task_id: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self._agent_id = agent_id
         self._redact = redact
@@ -46,7 +50,10 @@ class TaskInbox:
         """What is ready now. Does not consume: see the rules above."""
         deliveries = self._deliveries()
         notices = [d for d in deliveries if d.kind is DeliveryKind.NOTIFICATION]
-        return (*self._notifications(notices), *(self._message(d) for d in deliveries if d.kind is DeliveryKind.MESSAGE))
+        return (
+            *self._notifications(notices),
+            *(self._message(d) for d in deliveries if d.kind is DeliveryKind.MESSAGE),
+        )
 
     def _deliveries(self) -> list[Delivery]:
         if not self._may_hold:

@@ -22,7 +22,6 @@ from worker_agent.loop.ports import Step
 from worker_agent.messages import Block, Message, Usage, canonical, notice
 from worker_agent.session.transcript import repair
 
-
 NOT_SPOKEN = frozenset({"notice", "view"})  # rows beside the conversation
 SURROUNDINGS = "surroundings"
 

@@ -59,7 +59,12 @@ def kill_task(db: Database, task_id: str, *, by: str = "user", grace: float = 2.
         survivors += kill_task(db, child, by=by, grace=grace).survivors
     status = db.read(lambda conn: registry.get(conn, task_id)).status
     return KillReport(
-        task_id=task_id, status=status, changed=changed, ended=not survivors, survivors=survivors, undelivered=undelivered
+        task_id=task_id,
+        status=status,
+        changed=changed,
+        ended=not survivors,
+        survivors=survivors,
+        undelivered=undelivered,
     )
 
 

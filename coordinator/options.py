@@ -62,5 +62,13 @@ class RunOptions:
 
     def stored(self) -> dict[str, Any]:
         """What is worth keeping with the session: how it was asked to run."""
-        kept = ("permission_mode", "allowed_tools", "disallowed_tools", "max_workers", "use_coordinator", "offline", "plan_only")
+        kept = (
+            "permission_mode",
+            "allowed_tools",
+            "disallowed_tools",
+            "max_workers",
+            "use_coordinator",
+            "offline",
+            "plan_only",
+        )
         return {name: getattr(self, name) for name in kept} | {"add_dirs": [str(path) for path in self.add_dirs]}

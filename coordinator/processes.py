@@ -30,10 +30,15 @@ class Processes:
         store = self._store
         store.submit(
             lambda conn: processes.add(
-                conn, session_id=store.session_id, task_id=self._task_id, pid=pid, started_at=started_at,
-                host=store.owner.host, marker=self._task_id,
+                conn,
+                session_id=store.session_id,
+                task_id=self._task_id,
+                pid=pid,
+                started_at=started_at,
+                host=store.owner.host,
+                marker=self._task_id,
             )
-        )  # fmt: skip
+        )
 
     async def end_own(self) -> tuple[str, ...]:
         """As `end`, for what this object saw begin: nothing is asked or scanned for a task without processes."""
@@ -48,7 +53,9 @@ class Processes:
         left = {survivor.pid for survivor in survivors}
         gone = [row for row in mine if row.pid not in left]
         if gone:
-            await self._store.write(lambda conn: [processes.remove(conn, r.pid, r.started_at, host=r.host) for r in gone])
+            await self._store.write(
+                lambda conn: [processes.remove(conn, r.pid, r.started_at, host=r.host) for r in gone]
+            )
         return tuple(map(str, survivors))
 
 

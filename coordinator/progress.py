@@ -1,7 +1,7 @@
 """What a run has done so far, summed from its events; told to observers and to the store without flooding either.
 
-Input tokens are the latest prompt's (the API counts the whole prompt each time), output tokens are summed, each response
-counted once. The cost is None as soon as one price is unknown: unknown is never shown as 0.
+Input tokens are the latest prompt's (the API counts the whole prompt each time), output tokens are summed, each
+response counted once. The cost is None as soon as one price is unknown: unknown is never shown as 0.
 """
 
 from __future__ import annotations
@@ -55,10 +55,17 @@ class Progress:
     def on(self, task: TaskRecord, now: float) -> TaskRecord:
         """`task` with this progress, as of `now`."""
         return replace(
-            task, tool_uses=self.tool_uses, input_tokens=self.input_tokens, output_tokens=self.output_tokens,
-            cache_read_tokens=self.cache_read_tokens, cache_write_tokens=self.cache_write_tokens, cost_usd=self.cost_usd,
-            model=self.model or task.model, activities=tuple(self.activities), last_activity_at=now,
-        )  # fmt: skip
+            task,
+            tool_uses=self.tool_uses,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cache_read_tokens=self.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens,
+            cost_usd=self.cost_usd,
+            model=self.model or task.model,
+            activities=tuple(self.activities),
+            last_activity_at=now,
+        )
 
     def _count(self, call: ModelCalled) -> None:
         if call.response_id is None:

@@ -1,7 +1,7 @@
 """How a session ended: stored, and as the documented result object with its exit code.
 
-A session whose work is over is ended; one that was cut short keeps its tasks as they stand and gives its lease back, so that
-`resume` can go on. Then its live tasks are shown as `interrupted`: nobody runs them.
+A session whose work is over is ended; one that was cut short keeps its tasks as they stand and gives its lease back,
+so that `resume` can go on. Then its live tasks are shown as `interrupted`: nobody runs them.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from coordinator import lease, results
-from coordinator.background import Shells
 from coordinator.backends.local import LocalBackend
+from coordinator.background import Shells
 from coordinator.budget import AgentBudget
 from coordinator.coordinator import Coordinator
 from coordinator.engines import EngineFactory, with_limits
@@ -90,11 +90,25 @@ class Session:
     """Built by `app.py`. `run` once."""
 
     def __init__(
-        self, *, options: RunOptions, store: Store, record: SessionRecord, paths: Paths, engines: EngineFactory,
-        coordinator: Coordinator, backend: LocalBackend, shells: Shells, engine: QueryEngine, history: History,
-        inbox: TaskInbox, budget: AgentBudget, processes: Processes, observer: Observer,
-        make_foreign: Callable[[Reactions], ForeignChanges], news: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        options: RunOptions,
+        store: Store,
+        record: SessionRecord,
+        paths: Paths,
+        engines: EngineFactory,
+        coordinator: Coordinator,
+        backend: LocalBackend,
+        shells: Shells,
+        engine: QueryEngine,
+        history: History,
+        inbox: TaskInbox,
+        budget: AgentBudget,
+        processes: Processes,
+        observer: Observer,
+        make_foreign: Callable[[Reactions], ForeignChanges],
+        news: tuple[str, ...] = (),
+    ) -> None:
         self.options, self.store, self.record, self.paths = options, store, record, paths
         self.engines, self.coordinator, self.backend, self.shells = engines, coordinator, backend, shells
         self.engine = engine
@@ -148,7 +162,9 @@ class Session:
     async def send(self, text: str) -> None:
         store = self.store
         await store.write(
-            lambda conn: outbox.send(conn, session_id=store.session_id, agent_id=store.session_id, body=text, sender=FROM_USER)
+            lambda conn: outbox.send(
+                conn, session_id=store.session_id, agent_id=store.session_id, body=text, sender=FROM_USER
+            )
         )
         self._interrupts = 0
         self._nudge_all()
@@ -271,13 +287,13 @@ class Session:
         return self._ending is None and not self._interrupts and result is not None and not result.is_error
 
     async def _structured(self, result: Result | None) -> Result | None:
-        """The answer once more, as JSON that fits the schema: asked for when the work is done, because the answers before
-        it, while workers ran, are no results."""
+        """The answer once more, as JSON that fits the schema: asked for when the work is done, because the answers
+        before it, while workers ran, are no results."""
         schema = self.options.json_schema
         if schema is None:
             return result
         with_limits(self.engine, max_turns=None, result_schema=schema)
-        text = "Give the final result of the whole work now, as one JSON value that fits the required schema, and nothing else."
+        text = "Give the result of the whole work now, as one JSON value that fits the required schema, and nothing else."
         return await self._submit(user(text, kind="meta", meta=True, data={"reason": "result_schema"}))
 
     async def _verified(self, result: Result | None) -> Result | None:
@@ -315,9 +331,14 @@ class Session:
     async def _end_after(self, task: TaskRecord) -> None:
         store, by = self.store, task.stop_requested_by or BY_USER
         if task.stop_wrap_up:
-            text = f"You are to be stopped in {task.stop_wrap_up:.0f} seconds. Report now, without further tool calls, what you have."
+            text = (
+                f"You are to be stopped in {task.stop_wrap_up:.0f} seconds. Report now, without further tool calls, "
+                "what you have."
+            )
             await store.write(
-                lambda conn: outbox.send(conn, session_id=store.session_id, agent_id=task.agent_id, body=text, sender="system")
+                lambda conn: outbox.send(
+                    conn, session_id=store.session_id, agent_id=task.agent_id, body=text, sender="system"
+                )
             )
             self.backend.tell(task.id)
             await store.clock.sleep(task.stop_wrap_up)

@@ -49,6 +49,6 @@ class Verifier:
             return None
         how = "ran out of time" if outcome.timed_out else f"ended with exit code {outcome.exit_code}"
         return (
-            f"The work is not done yet: the verification command `{self._command}` {how}. Find out why, have it mended and "
-            f"end your turn; the command is then run again. Its output:\n\n{outcome.output}"
+            f"The work is not done yet: the verification command `{self._command}` {how}. Find out why, have it mended "
+            f"and end your turn; the command is then run again. Its output:\n\n{outcome.output}"
         )

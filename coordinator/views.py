@@ -1,7 +1,7 @@
 """Tasks and sessions as plain values: the one source for the screen, `--json` and the result object.
 
-Times are ISO 8601 UTC text or None, durations whole milliseconds. The fields are those of the README's tables; a field is
-added here and nowhere else.
+Times are ISO 8601 UTC text or None, durations whole milliseconds. The fields are those of the README's tables; a field
+is added here and nowhere else.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 1. The run claims its task first; a task that was ended meanwhile never starts.
 2. The end is one transaction: status, event, notification. A worker that answered while a message for it came in is not
    at its end: the same transaction looks, and the run goes on with the message.
-3. There is one way to stop a run: `stop(reason)`. KILLED means that the task's end is stored already and only the partial
-   text is to be added; any other reason leaves the task as it stands, to be taken over by a later owner.
+3. There is one way to stop a run: `stop(reason)`. KILLED means that the task's end is stored already and only the
+   partial text is to be added; any other reason leaves the task as it stands, to be taken over by a later owner.
 4. What records the end is shielded: a cancellation that comes then waits for it.
 """
 
@@ -33,8 +33,8 @@ from tasks.errors import Fenced
 from tasks.records import TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.errors import AgentError
-from worker_agent.hooks import HookRunner
 from worker_agent.events import Event, ModelCalled, Result
+from worker_agent.hooks import HookRunner
 from worker_agent.messages import Message, Usage, user
 from worker_agent.session.engine import QueryEngine
 
@@ -80,9 +80,15 @@ class WorkerRun:
     """One attempt at one task. Belongs to one event loop."""
 
     def __init__(
-        self, task_id: str, *, store: Store, engines: Engines, worktrees: Worktrees, observer: Observer,
+        self,
+        task_id: str,
+        *,
+        store: Store,
+        engines: Engines,
+        worktrees: Worktrees,
+        observer: Observer,
         end_shells: Callable[[str], Awaitable[list[str]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._task_id = task_id
         self._store = store
         self._engines = engines
@@ -173,10 +179,15 @@ class WorkerRun:
         self._hooks = self._engines.worker_hooks(self._task, cwd)
         self._engine, self._close = await self._engines.worker(
             WorkerParts(
-                task=self._task, cwd=cwd, journal=journal, inbox=self._inbox, history=history,
-                processes=self._processes, hooks=self._hooks,
+                task=self._task,
+                cwd=cwd,
+                journal=journal,
+                inbox=self._inbox,
+                history=history,
+                processes=self._processes,
+                hooks=self._hooks,
             )
-        )  # fmt: skip
+        )
         if self._stopping is not None:
             self._engine.interrupt(self._stopping)
         begun = any(message.data.get("task_id") == self._task_id for message in history.messages)
@@ -258,11 +269,19 @@ class WorkerRun:
         now = self._task = self._progress.on(self._task, self._store.clock.now())
         self._store.submit(
             lambda conn: registry.progress(
-                conn, now.id, attempt=now.attempt, tool_uses=now.tool_uses, input_tokens=now.input_tokens,
-                output_tokens=now.output_tokens, cache_read_tokens=now.cache_read_tokens,
-                cache_write_tokens=now.cache_write_tokens, cost_usd=now.cost_usd, activities=now.activities, model=now.model,
+                conn,
+                now.id,
+                attempt=now.attempt,
+                tool_uses=now.tool_uses,
+                input_tokens=now.input_tokens,
+                output_tokens=now.output_tokens,
+                cache_read_tokens=now.cache_read_tokens,
+                cache_write_tokens=now.cache_write_tokens,
+                cost_usd=now.cost_usd,
+                activities=now.activities,
+                model=now.model,
             )
-        )  # fmt: skip
+        )
         self._observe(TaskChanged(now))
 
     def _partial(self) -> str:
@@ -314,10 +333,18 @@ class WorkerRun:
         else:
             outbox.return_undelivered(conn, task.agent_id, f"the worker failed: {end.error}")
         finished = registry.finish(
-            conn, task.id, attempt=task.attempt, status=end.status, result=end.result, error=end.error,
-            error_class=end.error_class, retryable=end.retryable, end_reason=end.end_reason, notify=task.background,
+            conn,
+            task.id,
+            attempt=task.attempt,
+            status=end.status,
+            result=end.result,
+            error=end.error,
+            error_class=end.error_class,
+            retryable=end.retryable,
+            end_reason=end.end_reason,
+            notify=task.background,
             output_file=task.output_file,
-        )  # fmt: skip
+        )
         if not finished:  # it was killed meanwhile: what it had is its partial result
             registry.attach_partial(conn, task.id, end.result)
         return True
@@ -347,9 +374,17 @@ def book(store: Store, call: ModelCalled, agent_id: str, task_id: str | None, pr
     usage, cost = call.usage, price(call.model, call.usage)
     store.submit(
         lambda conn: ledger.book(
-            conn, response_id=call.response_id, session_id=store.session_id, agent_id=agent_id, task_id=task_id,
-            model=call.model, input_tokens=usage.input, cache_write_5m_tokens=usage.cache_write_5m,
-            cache_write_1h_tokens=usage.cache_write_1h, cache_read_tokens=usage.cache_read, output_tokens=usage.output,
+            conn,
+            response_id=call.response_id,
+            session_id=store.session_id,
+            agent_id=agent_id,
+            task_id=task_id,
+            model=call.model,
+            input_tokens=usage.input,
+            cache_write_5m_tokens=usage.cache_write_5m,
+            cache_write_1h_tokens=usage.cache_write_1h,
+            cache_read_tokens=usage.cache_read,
+            output_tokens=usage.output,
             cost_usd=cost,
         )
-    )  # fmt: skip
+    )

@@ -48,7 +48,8 @@ class Worktrees:
         self._lock = asyncio.Lock()
 
     async def create(self, cwd: Path, task_id: str) -> Worktree:
-        """A worktree of the repository around `cwd` on a new branch. Raises `ConfigError` in words where it cannot be."""
+        """A worktree of the repository around `cwd` on a new branch. Raises `ConfigError` in words where it cannot
+        be."""
         code, top = await self._git(cwd, "rev-parse", "--show-toplevel")
         if code:
             raise ConfigError(f"isolation worktree needs a git repository, and {cwd} is in none")
@@ -69,7 +70,9 @@ class Worktrees:
         code, top = await self._git(tree.path, "rev-parse", "--show-toplevel")
         if code or Path(top).resolve() != tree.path.resolve():
             return Closed(False, "its state could not be read")
-        code, status = await self._git(tree.path, "status", "--porcelain", "--untracked-files=all", "--ignored=matching")
+        code, status = await self._git(
+            tree.path, "status", "--porcelain", "--untracked-files=all", "--ignored=matching"
+        )
         if code:
             return Closed(False, "its state could not be read")
         lines = [line for line in status.splitlines() if not (line.startswith("!! ") and line.endswith(CACHES))]
@@ -92,10 +95,15 @@ class Worktrees:
         """Exit code and output of one git command; code -1 if it could not run or took too long."""
         try:
             process = await asyncio.create_subprocess_exec(
-                "git", "-C", str(cwd), *arguments,
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+                "git",
+                "-C",
+                str(cwd),
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
                 env=self._environment,
-            )  # fmt: skip
+            )
         except OSError as error:
             return -1, str(error)
         try:

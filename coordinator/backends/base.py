@@ -1,7 +1,7 @@
 """`WorkerBackend`: where workers run. The truth is in the task store; a backend carries only task ids.
 
-What a backend is told is stored already: `spawn` finds the task's row, `nudge` its message, `stop` its end. So each call
-may come twice, late or never without harm to the record.
+What a backend is told is stored already: `spawn` finds the task's row, `nudge` its message, `stop` its end. So each
+call may come twice, late or never without harm to the record.
 """
 
 from __future__ import annotations

@@ -19,15 +19,27 @@ from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 
 PROPERTIES: Mapping[str, Any] = {
     "description": {"type": "string", "minLength": 1, "description": "What the worker does, in 3 to 5 words."},
-    "prompt": {"type": "string", "minLength": 1, "description": "The whole task. The worker sees nothing else of this conversation."},
+    "prompt": {
+        "type": "string",
+        "minLength": 1,
+        "description": "The whole task. The worker sees nothing else of this conversation.",
+    },
     "subagent_type": {"type": "string", "description": "The kind of worker; `worker` if left out."},
     "name": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "description": "A name to address it by."},
     "model": {"type": "string", "description": "Another model than the usual one."},
-    "isolation": {"type": "string", "enum": ["worktree"], "description": "`worktree`: work in a git worktree of its own."},
+    "isolation": {
+        "type": "string",
+        "enum": ["worktree"],
+        "description": "`worktree`: work in a git worktree of its own.",
+    },
     "run_in_background": {"type": "boolean"},
-    "allowed_tools": {"type": "array", "items": {"type": "string"}, "description": "Only these tools; can only narrow."},
+    "allowed_tools": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "Only these tools; can only narrow.",
+    },
     "result_schema": {"type": "object", "description": "A JSON schema that its report must fit."},
-}  # fmt: skip
+}
 
 
 class AgentTool(Tool):
@@ -36,8 +48,11 @@ class AgentTool(Tool):
     name = "Agent"
     main_field = "subagent_type"
     input_schema = {
-        "type": "object", "properties": PROPERTIES, "required": ["description", "prompt"], "additionalProperties": False,
-    }  # fmt: skip
+        "type": "object",
+        "properties": PROPERTIES,
+        "required": ["description", "prompt"],
+        "additionalProperties": False,
+    }
 
     def __init__(self, coordinator: Coordinator, agents: Agents, *, foreground: bool = False) -> None:
         self._coordinator = coordinator
@@ -103,6 +118,6 @@ def _description(agents: Agents, foreground: bool) -> str:
         else "Answers at once with a task id; the report comes later as a <task-notification>."
     )
     return (
-        f"Starts a worker: an agent with its own conversation and tools. {how} Independent work is started with several "
-        f"calls in one answer. Kinds of worker:\n{kinds}"
+        f"Starts a worker: an agent with its own conversation and tools. {how} Independent work is started with "
+        f"several calls in one answer. Kinds of worker:\n{kinds}"
     )

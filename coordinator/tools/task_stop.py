@@ -37,8 +37,11 @@ class TaskStopTool(Tool):
 def _answer(outcome: StopOutcome) -> dict[str, object]:
     task = outcome.task
     answer: dict[str, object] = {
-        "message": _message(outcome), "task_id": task.id, "task_type": str(task.type), "status": str(task.status),
-    }  # fmt: skip
+        "message": _message(outcome),
+        "task_id": task.id,
+        "task_type": str(task.type),
+        "status": str(task.status),
+    }
     if outcome.ended_now and task.result:
         answer["partial_result"] = task.result[:PARTIAL_CAP]
     return answer

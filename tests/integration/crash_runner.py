@@ -1,6 +1,8 @@
-"""A session in a process of its own, for tests that end it from outside: `python crash_runner.py TMP BASE_URL [RESUME]`.
+"""A session in a process of its own, for tests that end it from outside: `python crash_runner.py TMP BASE_URL
+[RESUME]`.
 
-Prints the session's id when it is ready, and its exit code at the end. SIGTERM and SIGINT do what the command line does."""
+Prints the session's id when it is ready, and its exit code at the end. SIGTERM and SIGINT do what the command line
+does."""
 
 from __future__ import annotations
 

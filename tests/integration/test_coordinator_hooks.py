@@ -71,11 +71,14 @@ def test_a_refused_prompt_leaves_nothing_running(bench: Bench) -> None:
 
 def test_a_pre_tool_use_hook_and_deny_rules_hold_for_workers(bench: Bench) -> None:
     worker = by_turn(
-        message(tool_use("Bash", {"command": "touch a"}), tool_use("Write", {"file_path": "b", "content": "x"})), "report"
+        message(tool_use("Bash", {"command": "touch a"}), tool_use("Write", {"file_path": "b", "content": "x"})),
+        "report",
     )
     with FakeAPI(fleet(coordinator("one"), worker)) as api:
         outcome = bench.run(
-            api, settings=settings("PreToolUse", "echo no shell here >&2; exit 2", "Bash"), disallowed_tools=("Edit(b)",)
+            api,
+            settings=settings("PreToolUse", "echo no shell here >&2; exit 2", "Bash"),
+            disallowed_tools=("Edit(b)",),
         )
     refused = list(of_workers(api)[-1].tool_results.values())
     assert "no shell here" in refused[0] and "<tool_use_error>" in refused[1]

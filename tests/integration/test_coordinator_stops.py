@@ -60,8 +60,10 @@ def start(bench: Bench, api: FakeAPI, *resume: str) -> subprocess.Popen[str]:
     root = Path(__file__).parents[2]
     return subprocess.Popen(
         [sys.executable, "-m", "tests.integration.crash_runner", str(bench.tmp), api.base_url, *resume],
-        cwd=root, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=root,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 SHELL = "for i in 1 2 3; do timeout 60 sleep 50; done"
@@ -82,7 +84,9 @@ def stopping(prompt: str = "one", gate: Gate | None = None):
     return boss
 
 
-def test_a_stop_by_the_model_is_answered_with_the_partial_text_and_not_announced_again(bench: Bench, store: Database) -> None:
+def test_a_stop_by_the_model_is_answered_with_the_partial_text_and_not_announced_again(
+    bench: Bench, store: Database
+) -> None:
     gate = Gate()
 
     async def boss(request):
@@ -93,7 +97,9 @@ def test_a_stop_by_the_model_is_answered_with_the_partial_text_and_not_announced
             return message("stop it", tool_use("TaskStop", {"task_id": "scout"}))
         return message("done")
 
-    worker = by_turn(message("I found a.py", tool_use("Glob", {"pattern": "*"})), message(text("and then ", gate, "b.py")))
+    worker = by_turn(
+        message("I found a.py", tool_use("Glob", {"pattern": "*"})), message(text("and then ", gate, "b.py"))
+    )
     with FakeAPI(fleet(boss, worker)) as api:
         outcome = bench.run(api)
     answer = json.loads(list(of_boss(api)[-1].tool_results.values())[-1])
@@ -207,7 +213,9 @@ def test_a_time_limit_while_workers_run_names_them_and_keeps_them_resumable(benc
         gate.open()
         resumed = bench.run(api, None, resume=outcome.session_id)
     assert resumed.exit_code is ExitCode.DONE and resumed.result["result"] == "all is done"
-    assert [(t["id"], t["status"], t["attempt"]) for t in resumed.result["tasks"]] == [(id, "completed", 2) for id in ids]
+    assert [(t["id"], t["status"], t["attempt"]) for t in resumed.result["tasks"]] == [
+        (id, "completed", 2) for id in ids
+    ]
 
 
 def test_a_time_limit_in_the_middle_of_the_coordinators_turn_ends_with_code_6(bench: Bench) -> None:
@@ -216,7 +224,9 @@ def test_a_time_limit_in_the_middle_of_the_coordinators_turn_ends_with_code_6(be
     assert (outcome.exit_code, outcome.result["terminal_reason"]) == (ExitCode.LIMIT, "timeout")
 
 
-def test_the_first_interrupt_ends_the_turn_and_workers_go_on_the_second_stops_them(bench: Bench, store: Database) -> None:
+def test_the_first_interrupt_ends_the_turn_and_workers_go_on_the_second_stops_them(
+    bench: Bench, store: Database
+) -> None:
     """U1."""
     gate = Gate()
     boss_gate = Gate()
@@ -371,7 +381,10 @@ def test_a_repaired_coordinator_knows_its_live_tasks_and_pairs_every_call(bench:
     from tasks import transcripts
     from worker_agent.messages import assistant, tool_result_block, user
 
-    calls = [{"type": "tool_use", "id": f"toolu_{i}", "name": "Agent", "input": {"description": "d", "prompt": "p"}} for i in range(3)]
+    calls = [
+        {"type": "tool_use", "id": f"toolu_{i}", "name": "Agent", "input": {"description": "d", "prompt": "p"}}
+        for i in range(3)
+    ]
     done = tool_result_block("toolu_1", "fine")
 
     def prepare(conn) -> str:
@@ -474,5 +487,3 @@ def test_an_interactive_session_stays_for_what_a_person_types(bench: Bench) -> N
 
         outcome = asyncio.run(scenario())
     assert outcome.exit_code is ExitCode.DONE and outcome.result["result"] == "second"
-
-

@@ -34,10 +34,17 @@ def test_the_worker_is_built_in_and_its_prompt_holds_nothing_that_varies() -> No
 def test_a_file_is_read_field_by_field() -> None:
     definition, problems = agents.parse(REVIEWER, Path("r.md"))
     assert definition == agents.AgentDefinition(
-        name="reviewer", description="Reviews changes", prompt="You review.", tools=("Read", "Grep", "Read"),
-        disallowed_tools=("Bash",), model="haiku", permission_mode="default", max_turns=5, source=Path("r.md"),
+        name="reviewer",
+        description="Reviews changes",
+        prompt="You review.",
+        tools=("Read", "Grep", "Read"),
+        disallowed_tools=("Bash",),
+        model="haiku",
+        permission_mode="default",
+        max_turns=5,
+        source=Path("r.md"),
         extra={"color": "red"},
-    )  # fmt: skip
+    )
     assert problems == []
 
 

@@ -27,7 +27,9 @@ TEXT = st.text(min_size=1, max_size=40)
 
 
 @given(TEXT, st.none() | st.integers(0, 10**9), st.dictionaries(TEXT, TEXT, max_size=3))
-def test_a_message_comes_back_with_the_bytes_it_was_stored_with(text: str, output: int | None, data: dict[str, str]) -> None:
+def test_a_message_comes_back_with_the_bytes_it_was_stored_with(
+    text: str, output: int | None, data: dict[str, str]
+) -> None:
     usage = None if output is None else Usage(output=output, cache_read=1)
     message = assistant(text, usage=usage, stop_reason="end_turn", model="m", response_id="r", data=data)
     back = from_record(to_record(message, "a1"))
@@ -101,9 +103,13 @@ def test_a_fenced_journal_raises_and_stores_nothing(store: Store) -> None:
 
 def ended_task(store: Store, result: str) -> str:
     def job(conn) -> str:
-        task = registry.create(conn, NewTask(session_id=store.session_id, description="d", prompt="p", parent_id=store.session_id))
+        task = registry.create(
+            conn, NewTask(session_id=store.session_id, description="d", prompt="p", parent_id=store.session_id)
+        )
         attempt = registry.claim(conn, task.id, owner=store.owner, fence=store.fence)
-        registry.finish(conn, task.id, attempt=attempt, status=TaskStatus.COMPLETED, result=result, end_reason="completed")
+        registry.finish(
+            conn, task.id, attempt=attempt, status=TaskStatus.COMPLETED, result=result, end_reason="completed"
+        )
         return task.id
 
     return store.database.write(job)
@@ -157,7 +163,12 @@ def test_what_a_person_sends_is_a_prompt_and_what_the_coordinator_sends_is_not(s
 
 def test_the_readable_transcript_says_who_spoke_and_leaves_secrets_out(tmp_path: Path) -> None:
     file = TranscriptFile(tmp_path / "t.md", lambda text: text.replace("hunter2", "[redacted]"))
-    file.add([user("look"), assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "hunter2"}, CALLS[0]])])
+    file.add(
+        [
+            user("look"),
+            assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "hunter2"}, CALLS[0]]),
+        ]
+    )
     assert file.path.read_text() == "## user (prompt)\n\nlook\n\n## assistant (answer)\n\n[redacted]\n\n→ Read {}\n\n"
     TranscriptFile(tmp_path / "missing" / "t.md").add([user("x")])
     assert as_markdown(user([{"type": "image", "source": {}}])) == "## user (prompt)\n\n[image]\n\n"

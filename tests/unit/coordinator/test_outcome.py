@@ -11,16 +11,25 @@ from worker_agent.loop.state import TerminalReason
 from worker_agent.messages import Usage
 
 GOOD = Result(
-    text="report", reason="completed", is_error=False, turns=1, duration=1.0, duration_api=1.0, usage=Usage(),
-    usage_by_model={}, cost_usd=0.0,
-)  # fmt: skip
+    text="report",
+    reason="completed",
+    is_error=False,
+    turns=1,
+    duration=1.0,
+    duration_api=1.0,
+    usage=Usage(),
+    usage_by_model={},
+    cost_usd=0.0,
+)
 
 
 def test_a_real_answer_is_completed() -> None:
     assert ended(GOOD) == Ended(status=TaskStatus.COMPLETED, result="report", end_reason="completed")
 
 
-@pytest.mark.parametrize("reason", [r.value for r in TerminalReason if r is not TerminalReason.COMPLETED] + ["budget", "schema"])
+@pytest.mark.parametrize(
+    "reason", [r.value for r in TerminalReason if r is not TerminalReason.COMPLETED] + ["budget", "schema"]
+)
 def test_every_other_reason_is_failed_with_a_class(reason: str) -> None:
     end = ended(replace(GOOD, reason=reason, is_error=True, error="because"))
     assert (end.status, end.end_reason, end.error_class, end.result) == (TaskStatus.FAILED, reason, reason, "report")
@@ -29,7 +38,12 @@ def test_every_other_reason_is_failed_with_a_class(reason: str) -> None:
 
 def test_a_loop_that_completed_with_an_api_error_is_failed_with_its_kind() -> None:
     end = ended(replace(GOOD, is_error=True, error="overloaded", error_kind="overloaded", retryable=True))
-    assert (end.status, end.end_reason, end.error_class, end.retryable) == (TaskStatus.FAILED, "error", "overloaded", True)
+    assert (end.status, end.end_reason, end.error_class, end.retryable) == (
+        TaskStatus.FAILED,
+        "error",
+        "overloaded",
+        True,
+    )
 
 
 def test_an_empty_answer_is_salvaged_from_the_last_text_and_says_so() -> None:

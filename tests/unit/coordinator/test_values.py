@@ -16,8 +16,8 @@ from coordinator.results import Closing
 from worker_agent.config import Settings
 
 DOCUMENTED = (
-    "id agent_id session_id parent_id type status description name agent model created_at started_at ended_at duration_ms "
-    "tool_uses input_tokens output_tokens total_tokens cost_usd last_activity idle_ms attempt end_reason error"
+    "id agent_id session_id parent_id type status description name agent model created_at started_at ended_at "
+    "duration_ms tool_uses input_tokens output_tokens total_tokens cost_usd last_activity idle_ms attempt end_reason error"
 )
 
 
@@ -42,8 +42,11 @@ def test_a_task_has_exactly_the_documented_fields(tmp_path: Path) -> None:
     value = views.task_json(task, "interrupted", 2000.0)
     assert list(value) == DOCUMENTED.split()
     assert (value["status"], value["created_at"], value["duration_ms"], value["idle_ms"]) == (
-        "interrupted", "1970-01-01T00:16:40.000Z", None, None,
-    )  # fmt: skip
+        "interrupted",
+        "1970-01-01T00:16:40.000Z",
+        None,
+        None,
+    )
     more = set(views.task_detail_json(task, "pending", 2000.0)) - set(value)
     assert more == {"prompt", "result", "worktree", "branch", "activities", "output_file"}
 
@@ -95,7 +98,15 @@ def test_everything_lies_under_the_home_that_settings_name(tmp_path: Path) -> No
 
 def test_the_prompts_teach_what_the_specification_asks_for() -> None:
     boss, worker = prompt_text("coordinator"), prompt_text("worker")
-    for part in ("Research", "Synthesis", "Implementation", "Verification", "based on your findings", "end your turn", "one answer"):
+    for part in (
+        "Research",
+        "Synthesis",
+        "Implementation",
+        "Verification",
+        "based on your findings",
+        "end your turn",
+        "one answer",
+    ):
         assert part in boss
     assert "never" in boss and "consent" in boss and "file:line" in worker and "Start no agents" in worker
 
