@@ -6,16 +6,19 @@
 3. Booleans about ends are constraints, not habits: a task has an end time exactly if its status is terminal, and a
    failed one has an error class.
 
-Read-only views for people and other tools (`coordinator db sql "SELECT …"`), stable where tables are not:
+Read-only views for people and other tools (`coordinator db sql "SELECT …"`), stable where tables are not; a test holds
+this list. A task's `status` is the stored one: whether a live task is interrupted takes a look at the process table,
+which SQL cannot take. `cost_usd` is NULL where a price is unknown.
 
-    v_sessions  one row a session: id, parent_id, title, goal, cwd, model, status, end_reason, created_at, updated_at,
-                ended_at, owner_pid, owner_host, tasks, live_tasks, cost_usd (NULL when a price is unknown)
-    v_tasks     one row a task: the fields of `tasks list --json` that are stored, and prompt and result. `status` is
-                the stored one; whether a live task is interrupted takes a look at the process table, which SQL cannot
-                take
-    v_cost      one row a model response: at, day, session_id, agent_id, task_id, model, purpose, the five token counts,
-                cost_usd
-    v_events    one row an event: id, at, session_id, task_id, kind, data
+    v_sessions: id, parent_id, title, goal, cwd, model, status, end_reason, created_at, updated_at, ended_at, owner_pid,
+        owner_host, tasks, live_tasks, cost_usd
+    v_tasks: id, agent_id, session_id, parent_id, continues, type, status, description, name, agent, model, created_at,
+        started_at, ended_at, duration_ms, tool_uses, input_tokens, output_tokens, total_tokens, cost_usd,
+        last_activity_at, attempt, end_reason, error, error_class, retryable, worktree, branch, output_file, prompt,
+        result
+    v_cost: at, day, session_id, agent_id, task_id, model, purpose, input_tokens, cache_write_5m_tokens,
+        cache_write_1h_tokens, cache_read_tokens, output_tokens, cost_usd, response_id
+    v_events: id, at, session_id, task_id, kind, data
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Text, Update, and_, bindparam, func, insert, 
 
 from tasks import agents, events, leases, outbox
 from tasks.db import now_of
-from tasks.errors import Ambiguous, IllegalMove, NotFound
+from tasks.errors import Ambiguous, Fenced, IllegalMove, NotFound
 from tasks.hot import Hot
 from tasks.ids import new_id
 from tasks.models import Big, CleanText, sessions, tasks
@@ -35,14 +35,16 @@ _AS_ASKED = (
 _GET = select(tasks).where(tasks.c.id == bindparam("task_id"))
 _SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == tasks.c.session_id).scalar_subquery()
 _UNFENCED = or_(tasks.c.fence.is_(None), tasks.c.fence == _SESSION_FENCE)
+_STILL_RUNS = and_(
+    tasks.c.id == bindparam("task_id"),
+    tasks.c.attempt == bindparam("of_attempt"),
+    tasks.c.status == TaskStatus.RUNNING,
+    _UNFENCED,
+)
+_RUNS = Hot(select(tasks.c.attempt).where(_STILL_RUNS).with_for_update(read=True))
 _PROGRESS = Hot(
     update(tasks)
-    .where(
-        tasks.c.id == bindparam("task_id"),
-        tasks.c.attempt == bindparam("of_attempt"),
-        tasks.c.status == TaskStatus.RUNNING,
-        _UNFENCED,
-    )
+    .where(_STILL_RUNS)
     .values(
         tool_uses=bindparam("tool_uses"),
         input_tokens=bindparam("input_tokens"),
@@ -304,6 +306,13 @@ def progress(
         now=now_of(conn),
     )
     return bool(changed.rowcount == 1)
+
+
+def check_run(conn: Connection, task_id: str, attempt: int) -> None:
+    """Raise `Fenced` unless this attempt still runs. For other writes of a run (its transcript, its process trees):
+    called first in their transaction, it makes them as safe from a stale run as `progress` and `finish` are."""
+    if _RUNS.number(conn, task_id=task_id, of_attempt=attempt) is None:
+        raise Fenced(f"attempt {attempt} of task {task_id} does not run any more")
 
 
 def annotate(

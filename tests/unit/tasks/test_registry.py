@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from tasks import agents, events, leases, models, outbox, registry, sessions
 from tasks.errors import Ambiguous, Fenced, IllegalMove, NameTaken, NotFound
@@ -120,6 +120,39 @@ def test_a_new_owner_may_fail_a_pending_task_and_take_over_a_running_one(store: 
     assert store.write(registry.finish, pending.id, attempt=0, **(END | {"status": TaskStatus.FAILED}))
     assert store.write(registry.claim, running.id, owner=new, fence=fence) == 2
     assert store.write(registry.finish, running.id, attempt=2, **END)
+
+
+def test_other_writes_of_a_run_can_be_guarded_in_their_transaction(store: Store) -> None:
+    def guarded(task_id: str, attempt: int) -> None:
+        def job(conn: Connection) -> None:
+            registry.check_run(conn, task_id, attempt)
+            events.add(conn, store.session_id, task_id, "written")
+
+        store.db.write(job)
+
+    task, killed = store.task(), store.task()
+    with pytest.raises(Fenced):
+        guarded(task.id, 0)
+    attempt = store.claim(task)
+    guarded(task.id, attempt)
+    again = store.claim(task)
+    with pytest.raises(Fenced):
+        guarded(task.id, attempt)
+    guarded(task.id, again)
+    attempt_of_killed = store.claim(killed)
+    store.write(registry.kill, killed.id, by="x", notify=True, end_reason="killed")
+    store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
+    for stale in ((task.id, again), (killed.id, attempt_of_killed), ("nothing", 1)):
+        with pytest.raises(Fenced):
+            guarded(*stale)
+    assert [kind for kind in kinds(store, task) if kind == "written"] == ["written"] * 2
+
+
+def test_a_killed_pending_task_never_starts(store: Store) -> None:
+    task = store.task()
+    store.write(registry.kill, task.id, by="x", notify=True, end_reason="killed")
+    assert store.write(registry.claim, task.id, owner=store.owner, fence=store.fence) is None
+    assert store.read(registry.get, task.id).started_at is None
 
 
 def test_a_failed_task_always_has_an_error_class_and_says_whether_to_try_again(store: Store) -> None:

@@ -1,6 +1,8 @@
+import re
+
 import pytest
 
-from tasks import events, ledger, processes, sessions, summaries
+from tasks import events, ledger, models, processes, sessions, summaries
 from tasks.errors import Ambiguous, NotFound
 from tasks.ledger import Totals
 from tasks.records import SessionStatus
@@ -151,6 +153,13 @@ def test_summaries_of_one_agent_never_overlap(store: Store) -> None:
     ]
     assert store.write(summaries.drop_staged, agent) == 1
     assert [s.id for s in store.read(summaries.list_summaries, agent)] == ["u1"]
+
+
+def test_the_views_have_the_columns_that_their_description_lists(store: Store) -> None:
+    described = re.findall(r"^    (v_\w+): ((?:.|\n        )+)", models.__doc__ or "", re.MULTILINE)
+    assert [name for name, _ in described] == ["v_sessions", "v_tasks", "v_cost", "v_events"]
+    for name, columns in described:
+        assert store.db.query(f"SELECT * FROM {name}")[0] == re.split(r",\s+", columns)
 
 
 def test_the_views_give_iso_times_and_the_documented_columns(store: Store) -> None:
