@@ -49,6 +49,7 @@ from worker_agent.config import Clock, Settings, SystemClock, secret_values, too
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice
 from worker_agent.hooks import HookRunner, HookSession
+from worker_agent.messages import Usage
 from worker_agent.process import set_subreaper
 from worker_agent.tools import settings_files
 from worker_agent.tools.base import Approver
@@ -184,6 +185,7 @@ async def _compose(
     approver: Approver | None,
 ) -> Session:
     cwd, paths, home = Path(record.cwd), Paths.of(settings), Path.home()
+    _check(options, settings, cwd, client)
     paths.prepare(store.session_id)
     agents = agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude")
     redact = Redactor(secret_values())
@@ -309,6 +311,15 @@ async def _compose(
             )
         ),
     )
+
+
+def _check(options: RunOptions, settings: Settings, cwd: Path, client: ModelClient) -> None:
+    """What makes a run pointless, before anything is begun. Raises `ConfigError`."""
+    if not cwd.is_dir():
+        raise ConfigError(f"the working directory {cwd} is not there")
+    for model in (settings.model, settings.worker_model, settings.fallback_model):
+        if options.max_budget_usd is not None and model and client.cost(model, Usage(output=1)) is None:
+            raise ConfigError(f"the price of {model} is unknown, so --max-budget-usd cannot hold; use --token-budget")
 
 
 def _spent(store: Store) -> Amount:

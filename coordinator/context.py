@@ -35,6 +35,16 @@ def system_context(
     return "\n".join([*lines, *_git_state(cwd)])
 
 
+def news(system: str, cwd: Path, now: float) -> str | None:
+    """What of `system`, made when a conversation began, does not hold any more; None if all of it does."""
+    day = datetime.fromtimestamp(now, UTC).date().isoformat()
+    lines = [f"Working directory: {cwd}", f"Date: {day}"]
+    changed = [line for line in lines if line not in system.splitlines()]
+    return (
+        f"<system-reminder>\nChanged since the beginning: {'; '.join(changed)}\n</system-reminder>" if changed else None
+    )
+
+
 def _git_state(cwd: Path) -> list[str]:
     said = _git(cwd, "status", "--short", "--branch")
     if said is None:

@@ -110,6 +110,7 @@ class Coordinator:
         self._model_of = model_of
         self._task_created = task_created
         self._limits = limits
+        self._count: int | None = None  # of tasks so far; None = not looked yet
 
     # ── spawn ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -141,9 +142,13 @@ class Coordinator:
         return await self._start(await store.write(lambda conn: self._create(conn, task)))
 
     def _create(self, conn: Connection, task: NewTask) -> TaskRecord:
-        if len(registry.list_tasks(conn, TaskFilter(session_id=task.session_id, texts=False))) >= self._limits.tasks:
+        if self._count is None:
+            self._count = len(registry.list_tasks(conn, TaskFilter(session_id=task.session_id, texts=False)))
+        if self._count >= self._limits.tasks:
             raise ConfigError(f"this session has had {self._limits.tasks} tasks, more are not allowed")
-        return registry.create(conn, task)
+        created = registry.create(conn, task)
+        self._count += 1
+        return created
 
     async def _start(self, task: TaskRecord) -> TaskRecord:
         self._observer(Observed(self._store.session_id, task.id, TaskChanged(task)))

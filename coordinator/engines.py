@@ -70,7 +70,7 @@ class EngineFactory:
     deadline: float | None = None
     denials: list[PermissionDenial] = field(default_factory=list)
     _registries: dict[object, ToolRegistry] = field(default_factory=dict)
-    _system: dict[Path, str] = field(default_factory=dict)
+    _contexts: dict[Path, tuple[str, str | None]] = field(default_factory=dict)
 
     # ── what a run of a worker needs ───────────────────────────────────────────────────────────────────────────────
 
@@ -232,13 +232,15 @@ class EngineFactory:
 
     async def _surroundings(self, cwd: Path, journal: TaskJournal) -> Mapping[str, Any]:
         """System and user context of a new agent, stored before anything is sent."""
-        if cwd not in self._system:
-            scratch = self.paths.scratch(self.store.session_id)
-            self._system[cwd] = await asyncio.to_thread(system_context, cwd, self.store.clock.now(), scratchpad=scratch)
-        memory = await asyncio.to_thread(user_context, cwd)
-        row = surroundings_row(self._system[cwd], memory)
+        if cwd not in self._contexts:
+            self._contexts[cwd] = await asyncio.to_thread(self._read_contexts, cwd)
+        row = surroundings_row(*self._contexts[cwd])
         await journal.append([row])
         return row.data["surroundings"]
+
+    def _read_contexts(self, cwd: Path) -> tuple[str, str | None]:
+        scratch = self.paths.scratch(self.store.session_id)
+        return system_context(cwd, self.store.clock.now(), scratchpad=scratch), user_context(cwd)
 
     def _tool_context(
         self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes, hooks: HookRunner

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from coordinator import lease, results
 from coordinator.backends.local import LocalBackend
 from coordinator.background import Shells
 from coordinator.budget import AgentBudget
+from coordinator.context import news
 from coordinator.coordinator import Coordinator
 from coordinator.engines import EngineFactory, with_limits
 from coordinator.exit_codes import ExitCode
@@ -229,7 +231,9 @@ class Session:
         verdict = await self._hooks.user_prompt_submit(prompt)
         if verdict.blocked:
             raise ConfigError(f"a hook refuses the prompt: {verdict.stop or '; '.join(verdict.blocking)}")
-        return user("\n\n".join((prompt, *more, *verdict.context)), at=self.store.clock.now())
+        now, surroundings = self.store.clock.now(), self._history.surroundings
+        changed = news(surroundings["system"], Path(self.record.cwd), now) if surroundings else None
+        return user("\n\n".join((prompt, *more, *verdict.context, *filter(None, [changed]))), at=now)
 
     def _notice(self, kind: str, text: str) -> None:
         self._observer(Observed(self.store.session_id, None, Notice(kind, self.engines.redact(text))))
@@ -293,7 +297,9 @@ class Session:
         if schema is None:
             return result
         with_limits(self.engine, max_turns=None, result_schema=schema)
-        text = "Give the result of the whole work now, as one JSON value that fits the required schema, and nothing else."
+        text = (
+            "Give the result of the whole work now, as one JSON value that fits the required schema, and nothing else."
+        )
         return await self._submit(user(text, kind="meta", meta=True, data={"reason": "result_schema"}))
 
     async def _verified(self, result: Result | None) -> Result | None:

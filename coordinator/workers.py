@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from coordinator import outcome
+from coordinator.context import news
 from coordinator.inbox import TaskInbox
 from coordinator.journal import History, TaskJournal
 from coordinator.observed import Observed, Observer, TaskChanged
@@ -191,13 +192,14 @@ class WorkerRun:
         if self._stopping is not None:
             self._engine.interrupt(self._stopping)
         begun = any(message.data.get("task_id") == self._task_id for message in history.messages)
-        return None if begun else await self._first_message()
+        return None if begun else await self._first_message(history, cwd)
 
-    async def _first_message(self) -> Message:
-        task = self._task
+    async def _first_message(self, history: History, cwd: Path) -> Message:
+        task, now = self._task, self._store.clock.now()
         verdict = await self._hooks.subagent_start(task.definition or "worker", task.agent_id)
-        text = "\n\n".join((task.prompt, *verdict.context))
-        return user(text, data={"task_id": task.id}, at=self._store.clock.now())
+        changed = news(history.surroundings["system"], cwd, now) if history.surroundings else None
+        text = "\n\n".join((task.prompt, *verdict.context, *filter(None, [changed])))
+        return user(text, data={"task_id": task.id}, at=now)
 
     async def _working_directory(self) -> Path:
         """Where the worker works: the task's directory, or a worktree of its own, made on the first attempt."""

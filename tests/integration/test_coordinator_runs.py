@@ -387,3 +387,27 @@ def test_task_changes_are_told_with_every_status(bench: Bench) -> None:
         bench.run(api)
     statuses = [str(o.event.task.status) for o in bench.seen if isinstance(o.event, TaskChanged)]
     assert list(dict.fromkeys(statuses)) == ["pending", "running", "completed"]
+
+
+def test_a_budget_in_usd_needs_a_known_price_and_a_session_its_directory(bench: Bench) -> None:
+    with FakeAPI("x") as api:
+        with pytest.raises(ConfigError, match="price of my-model is unknown"):
+            bench.run(api, model="my-model", max_budget_usd=1.0)
+        with pytest.raises(ConfigError, match="is not there"):
+            bench.run(api, cwd=bench.tmp / "gone")
+
+
+def test_a_fork_begins_with_the_conversation_and_leaves_the_origin_alone(bench: Bench) -> None:
+    with FakeAPI(by_turn("first", "second")) as api:
+        origin = bench.run(api)
+        fork = bench.run(api, "and?", resume=origin.session_id, fork_session=True)
+    assert fork.session_id != origin.session_id and fork.result["result"] == "second"
+    assert "first" in str(api.requests[-1].messages)
+
+
+def test_a_resumed_session_has_no_new_budget(bench: Bench) -> None:
+    reply = message("done", usage={"output_tokens": 20_000})
+    with FakeAPI(reply) as api:
+        first = bench.run(api, max_budget_usd=0.6)
+        again = bench.run(api, "more", resume=first.session_id, max_budget_usd=0.3)
+    assert first.exit_code is ExitCode.DONE and again.exit_code is ExitCode.BUDGET

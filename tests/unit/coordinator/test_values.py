@@ -9,7 +9,7 @@ import pytest
 
 from coordinator import views
 from coordinator.agents import prompt_text
-from coordinator.context import system_context, user_context
+from coordinator.context import news, system_context, user_context
 from coordinator.exit_codes import ExitCode, exit_code, subtype
 from coordinator.paths import Paths
 from coordinator.results import Closing
@@ -131,3 +131,10 @@ def test_project_memory_is_read_from_the_root_down_and_the_same_text_once(tmp_pa
     assert text is not None and text.count("top rules") == 1 and text.index("top rules") < text.index("inner rules")
     assert text.startswith("<system-reminder>") and "may or may not matter" in text
     assert user_context(Path("/")) is None
+
+
+def test_news_says_what_of_the_first_context_does_not_hold_any_more(tmp_path: Path) -> None:
+    system = system_context(tmp_path, 0.0)
+    assert news(system, tmp_path, 3600.0) is None
+    text = news(system, Path("/elsewhere"), 86_400.0)
+    assert text is not None and "Working directory: /elsewhere; Date: 1970-01-02" in text
