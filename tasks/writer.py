@@ -19,7 +19,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, exc
@@ -57,13 +57,19 @@ class _Job:
             self.error = error
 
     def settle(self) -> None:
-        """In the waiter's thread, or for a thread-safe future anywhere."""
+        """In the waiter's thread, or for a thread-safe future anywhere. A waiter that gave up is left alone."""
         if self.future.done():
             return
-        if self.error is None:
-            self.future.set_result(self.value)
-        else:
-            self.future.set_exception(self.error)
+        with contextlib.suppress(InvalidStateError):  # it gave up just now, in its own thread
+            if self.error is None:
+                self.future.set_result(self.value)
+            else:
+                self.future.set_exception(self._tellable(self.error))
+
+    @staticmethod
+    def _tellable(error: BaseException) -> BaseException:
+        """A future cannot carry `StopIteration`: it would end the coroutine that waits."""
+        return RuntimeError("a write raised StopIteration") if isinstance(error, StopIteration) else error
 
 
 class Writer:

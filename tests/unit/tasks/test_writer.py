@@ -213,6 +213,27 @@ def test_a_cancelled_caller_does_not_take_its_write_back(store: Store, writer: W
     assert notes(store) == ["kept"]
 
 
+def test_a_job_that_raises_stop_iteration_does_not_keep_its_neighbours_waiting(store: Store, writer: Writer) -> None:
+    async def run() -> list[object]:
+        release = hold(writer)
+        jobs = [lambda conn: next(iter(())), note(store, "beside")]
+        tasks = [asyncio.create_task(writer.write(job)) for job in jobs]
+        await asyncio.sleep(0)
+        release.set()
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+
+    assert [type(result) for result in asyncio.run(run())] == [RuntimeError, type(None)]
+    assert notes(store) == ["beside"]
+
+
+def test_a_submitted_job_whose_future_was_cancelled_is_still_stored(store: Store, writer: Writer) -> None:
+    release = hold(writer)
+    assert writer.submit(note(store, "kept")).cancel()
+    release.set()
+    writer.submit(note(store, "after")).result()
+    assert notes(store) == ["kept", "after"]
+
+
 def test_a_loop_that_is_gone_does_not_disturb_the_writer(store: Store, writer: Writer) -> None:
     async def leave() -> None:
         task = asyncio.create_task(writer.write(note(store, "left behind")))
