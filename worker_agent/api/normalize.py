@@ -222,7 +222,7 @@ def _parts_by_block(message: WireMessage) -> list[bytes]:
 
 def _draft_message(draft: _Draft, message: Message) -> None:
     draft.paused = message.stop_reason == "pause_turn"
-    rank = 1 if message.kind == "attachment" else 2
+    rank = 1 if message.kind == "attachment" and message.role == "user" else 2  # an answer keeps its order
     blocks = [fit for block in message.content if (fit := api_form(block, message.role)) is not None]
     results = [block for block in blocks if block["type"] == "tool_result"]
     if (

@@ -108,6 +108,13 @@ def test_attachments_move_up_to_the_results_and_results_stand_first():
     assert [b.get("text", b["type"]) for b in sent(history)[-1]["content"]] == ["tool_result", "news", "and now?"]
 
 
+def test_the_blocks_of_an_answer_keep_their_order_whatever_its_messages_are_called():
+    parts = [
+        Message(role="assistant", content=(text_block(t),), kind=k) for t, k in (("a", "answer"), ("b", "attachment"))
+    ]
+    assert sent([user("go"), *parts, user("on")])[1]["content"] == [text_block("a"), text_block("b")]
+
+
 def test_a_call_without_result_gets_an_error_result_in_the_next_message():
     history = [user("go"), assistant([call("a"), call("b")]), user([tool_result_block("b", "ok")], kind="tool_results")]
     results = sent(history)[-1]["content"]
