@@ -135,7 +135,11 @@ async def _open(
     if record.status is SessionStatus.ENDED:
         await store.write(lambda conn: sessions.reopen(conn, record.id, store.fence))
     set_subreaper()
-    session = await _compose(options, settings, store, record, observer, client, limiter, approver)
+    try:
+        session = await _compose(options, settings, store, record, observer, client, limiter, approver)
+    except ConfigError:
+        await store.write(lambda conn: sessions.end(conn, record.id, store.fence, reason="not started"))
+        raise
     changes.append(session.foreign)
     return session
 
