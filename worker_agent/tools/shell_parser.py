@@ -20,6 +20,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from worker_agent.tools.rules import WILD
@@ -110,6 +111,8 @@ _WORDS = frozenset(
     command_substitution process_substitution arithmetic_expansion brace_expression variable_name special_variable_name
     subscript test_operator regex extglob_pattern""".split()
 )
+_TIGHT = frozenset({"concatenation", "simple_expansion", "variable_assignment", "translated_string"})
+_BLANK = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]")
 _SUBSTITUTIONS = frozenset({"command_substitution", "expansion", "arithmetic_expansion"})
 _RESERVED = frozenset(
     "{ } ( ) (( [[ ! if then elif else fi for select while until do done case esac in function time coproc".split()
@@ -178,6 +181,12 @@ class _Reader:
             # A lone `-` before a here-document is lost by the grammar and means nothing to a rule.
             if self.source[start:end].replace(b"\\\n", b"").strip(b" \t\n") not in (b"", b"-"):
                 self._fail("a part of the command was not understood")
+
+        for node in _all_nodes(root):
+            if node.type in _TIGHT and any(a.end_byte != b.start_byte for a, b in pairwise(node.children)):
+                self._fail("a word with a blank in it")  # bash begins a new word, or a command, there
+            if node.type in ("word", "number", "variable_name") and _BLANK.search(self._text(node)) and not _in_expansion(node):
+                self._fail("a word with a blank in it")
 
     def _fail(self, reason: str) -> None:
         self.problem = self.problem or reason
@@ -511,8 +520,8 @@ class _Reader:
             elif child.is_named:
                 part = self._word(child, depth + 1)
             else:
-                part = unquote_word(self._text(child))
-            text += gap.replace("\\\n", "") + part.text
+                part = Word("``", "") if child.type == "``" else unquote_word(self._text(child))
+            text += gap + part.text
             glob, splits, end = glob or part.glob, splits or part.splits, child.end_byte
         if not node.children:
             return unquote_word(raw)
@@ -656,6 +665,22 @@ def _leaves(node: Any) -> Iterator[Any]:
             yield current
         else:
             stack.extend(reversed(current.children))
+
+
+def _in_expansion(node: Any) -> bool:
+    """`${x/a b/c}`: there a blank is a part of the word."""
+    parent = node.parent
+    while parent is not None and parent.type in ("concatenation", "regex"):
+        parent = parent.parent
+    return parent is not None and parent.type == "expansion"
+
+
+def _all_nodes(root: Any) -> Iterator[Any]:
+    stack = [root]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack.extend(current.children)
 
 
 def _descendants(node: Any) -> Iterator[Any]:
