@@ -16,15 +16,16 @@ Nothing here knows rules, modes or the file system; `permissions.py` does.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 from worker_agent.tools.rules import WILD
 from worker_agent.tools.shell_carriers import Script, carried
+from worker_agent.tools.shell_tree import (
+    TIMED_GROUP, descendants, gaps, is_strange, misreading, plainer, strange_character, tree,
+)  # fmt: skip
 from worker_agent.tools.shell_words import (
     Assignment, Redirect, SimpleCommand, Word, decode_ansi_c, expand_braces, unquote_word,
 )  # fmt: skip
@@ -57,43 +58,16 @@ def parse(command: str) -> list[SimpleCommand] | Unparsable:
 def _parse(command: str, level: int) -> list[SimpleCommand] | Unparsable:
     if len(command) > MAX_COMMAND:
         return Unparsable(f"the command has more than {MAX_COMMAND} characters", tuple(_found(command[:MAX_COMMAND], level)))
-    if problem := _strange_character(command):
+    if problem := strange_character(command):
         return Unparsable(problem, tuple(_found(command, level)))
     return _Reader.read(command, level)
 
 
 def _found(command: str, level: int) -> Sequence[SimpleCommand]:
     """The commands in a text that is refused anyway: strange characters are taken as spaces."""
-    cleaned = "".join(" " if _is_strange(char) else char for char in command)
+    cleaned = "".join(" " if is_strange(char) else char for char in command)
     parsed = _Reader.read(cleaned, level)
     return parsed.commands if isinstance(parsed, Unparsable) else parsed
-
-
-def _strange_character(command: str) -> str | None:
-    for char in command:
-        if _is_strange(char):
-            return f"the command holds the character U+{ord(char):04X}, which shells and people read differently"
-    return None
-
-
-def _is_strange(char: str) -> bool:
-    if char in " \n\t":
-        return False
-    return char == "\x7f" or unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zs", "Zl", "Zp")
-
-
-@lru_cache(maxsize=1)
-def _language() -> Any:
-    import tree_sitter
-    import tree_sitter_bash
-
-    return tree_sitter.Language(tree_sitter_bash.language())
-
-
-def _tree(source: bytes) -> Any:
-    import tree_sitter
-
-    return tree_sitter.Parser(_language()).parse(source)
 
 
 _KNOWN = frozenset(
@@ -111,8 +85,6 @@ _WORDS = frozenset(
     command_substitution process_substitution arithmetic_expansion brace_expression variable_name special_variable_name
     subscript test_operator regex extglob_pattern""".split()
 )
-_TIGHT = frozenset({"concatenation", "simple_expansion", "variable_assignment", "translated_string"})
-_BLANK = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]")
 _SUBSTITUTIONS = frozenset({"command_substitution", "expansion", "arithmetic_expansion"})
 _RESERVED = frozenset(
     "{ } ( ) (( [[ ! if then elif else fi for select while until do done case esac in function time coproc".split()
@@ -148,10 +120,11 @@ class _Reader:
     def read(cls, command: str, level: int) -> list[SimpleCommand] | Unparsable:
         reader = cls(command.encode("utf-8", "replace"), level)
         root = reader._joined_root()
-        if root.has_error or _TIMED_GROUP.search(reader.source):
-            reader.source = _plainer(reader.source)
+        if root.has_error or TIMED_GROUP.search(reader.source):
+            reader.source = plainer(reader.source)
             root = reader._joined_root()
-        reader._check_whole(root)
+        if problem := misreading(root, reader.source):
+            reader._fail(problem)
         reader._visit(root, _Scope(), 0)
         reader._check_arithmetic()
         commands = [reader._with_values(c) for c in reader.commands]
@@ -165,28 +138,14 @@ class _Reader:
     def _joined_root(self) -> Any:
         """A backslash-newline between two tokens joins them for bash, not for the grammar: take it out and parse again."""
         for _ in range(50):
-            root = _tree(self.source).root_node
-            joints = [s for s, e in _gaps(root, self.source) if self.source[s:e] == b"\\\n"]
+            root = tree(self.source).root_node
+            joints = [s for s, e in gaps(root, self.source) if self.source[s:e] == b"\\\n"]
             if not joints:
                 return root
             for start in reversed(joints):
                 self.source = self.source[:start] + self.source[start + 2 :]
         self._fail("too many line continuations")
-        return _tree(self.source).root_node
-
-    def _check_whole(self, root: Any) -> None:
-        if root.has_error:
-            self._fail("the command does not parse")
-        for start, end in _gaps(root, self.source):
-            # A lone `-` before a here-document is lost by the grammar and means nothing to a rule.
-            if self.source[start:end].replace(b"\\\n", b"").strip(b" \t\n") not in (b"", b"-"):
-                self._fail("a part of the command was not understood")
-
-        for node in _all_nodes(root):
-            if node.type in _TIGHT and any(a.end_byte != b.start_byte for a, b in pairwise(node.children)):
-                self._fail("a word with a blank in it")  # bash begins a new word, or a command, there
-            if node.type in ("word", "number", "variable_name") and _BLANK.search(self._text(node)) and not _in_expansion(node):
-                self._fail("a word with a blank in it")
+        return tree(self.source).root_node
 
     def _fail(self, reason: str) -> None:
         self.problem = self.problem or reason
@@ -299,15 +258,16 @@ class _Reader:
         """The grammar overlooks substitutions in some places of a here-document: read the one at `at` as a word of its own.
         Gives the stretch that was read."""
         inner = _Reader(b": " + self.source[at:end], self.level + 1)
-        node = _tree(inner.source).root_node.descendant_for_byte_range(2, 3)
+        node = tree(inner.source).root_node.descendant_for_byte_range(2, 3)
         while node is not None and node.type not in _SUBSTITUTIONS and node.parent is not None and node.parent.start_byte == 2:
             node = node.parent
         if node is None or node.type not in _SUBSTITUTIONS or node.has_error or self.level >= MAX_CARRIED:
             self._fail("a substitution in a here-document was not understood")
             return at, end
+        alone = inner.source[: node.end_byte]
         inner._word(node, 0)
         self.commands += inner.commands
-        self.problem = self.problem or inner.problem
+        self.problem = self.problem or inner.problem or misreading(tree(alone).root_node, alone)
         return at, at + node.end_byte - 2
 
     def _visit_herestring_redirect(self, node: Any, scope: _Scope, depth: int) -> None:
@@ -429,7 +389,7 @@ class _Reader:
             self._arithmetic(node, depth)
             return
         self._add(SimpleCommand(words=(Word("test", "test"),), repeats=scope.repeats))
-        operators = {self._text(c) for c in _descendants(node) if c.type == "test_operator" or c.type in _ARITHMETIC_TESTS}
+        operators = {self._text(c) for c in descendants(node) if c.type == "test_operator" or c.type in _ARITHMETIC_TESTS}
         if operators & _ARITHMETIC_TESTS:
             self._arithmetic(node, depth, plain=node.children[0].type == "[" and not operators & {"-v", "-R"})
         else:
@@ -571,7 +531,7 @@ class _Reader:
     def _arithmetic(self, node: Any, depth: int, plain: bool = False, skip_first: bool = False) -> None:
         if node.type == "subscript" and self._text(node).endswith(("[@]", "[*]")):
             return
-        for child in _descendants(node):
+        for child in descendants(node):
             if child.type in ("variable_name", "word", "simple_expansion", "expansion") and not plain:
                 name = _variable(self._text(child)) or self._text(child)
                 if re.fullmatch(r"\$\{?[0-9@*]+\}?", name):
@@ -625,72 +585,6 @@ class _Reader:
             yield SimpleCommand(opaque=f"inside {command.base_name}: {parsed.reason}", carried=True)
         for inner in parsed.commands if isinstance(parsed, Unparsable) else parsed:
             yield replace(inner, carried=True)
-
-
-# Two things bash reads and the grammar does not: a group under `time` or `coproc`, and braces where a command begins.
-_START = rb"(^|[;&|\n(){`!]|\b(?:then|do|else|elif|if|while|until)\b)([ \t]*)"
-_TIMED_GROUP = re.compile(
-    _START + rb"(?:time(?:[ \t]+-p)?|coproc(?:[ \t]+\w+)?)[ \t]+(?=[{(!]|\[\[|(?:if|while|for|until|case|select)\b)"
-)
-_LEADING_BRACES = re.compile(_START + rb"(\{[^\s{}()'\"\\$`;&|<>]*,[^\s{}()'\"\\$`;&|<>]*\})(?=[\s;&|)]|$)")
-
-
-def _plainer(source: bytes) -> bytes:
-    """The same commands in words that the grammar understands. May touch a quoted text: that only makes rules stricter."""
-    source = _TIMED_GROUP.sub(rb"\1\2", source)
-
-    def expanded(match: re.Match[bytes]) -> bytes:
-        words = expand_braces(Word(match[3].decode("utf-8", "replace"), ""))
-        return match[1] + match[2] + " ".join(word.raw for word in words).encode()
-
-    return _LEADING_BRACES.sub(expanded, source)
-
-
-def _gaps(root: Any, source: bytes) -> Iterator[tuple[int, int]]:
-    """Stretches that no leaf of the tree covers. Strings and here-documents are leaves: they are read by hand."""
-    end = 0
-    for node in _leaves(root):
-        if node.start_byte > end:
-            yield end, node.start_byte
-        end = max(end, node.end_byte)
-    if end < len(source):
-        yield end, len(source)
-
-
-def _leaves(node: Any) -> Iterator[Any]:
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current.child_count == 0 or current.type in ("string", "heredoc_body", "translated_string"):
-            yield current
-        else:
-            stack.extend(reversed(current.children))
-
-
-def _in_expansion(node: Any) -> bool:
-    """`${x/a b/c}`: there a blank is a part of the word."""
-    parent = node.parent
-    while parent is not None and parent.type in ("concatenation", "regex"):
-        parent = parent.parent
-    return parent is not None and parent.type == "expansion"
-
-
-def _all_nodes(root: Any) -> Iterator[Any]:
-    stack = [root]
-    while stack:
-        current = stack.pop()
-        yield current
-        stack.extend(current.children)
-
-
-def _descendants(node: Any) -> Iterator[Any]:
-    """Below `node`, but not into substitutions, which are commands of their own."""
-    stack = list(node.children)
-    while stack:
-        current = stack.pop()
-        yield current
-        if current.type not in ("command_substitution", "process_substitution"):
-            stack.extend(current.children)
 
 
 def _variable(raw: str) -> str | None:
