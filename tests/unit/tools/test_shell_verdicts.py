@@ -202,3 +202,41 @@ def test_word_boundaries_and_wildcards_are_as_documented(project: Path) -> None:
     assert verdict(project, "npm:x y", allow=("Bash(npm:x *)",)) == "allow"
     assert verdict(project, "watch git log", allow=("Bash(watch git log)",)) == "allow"
     assert verdict(project, "git lfs pull", allow=("Bash(git lfs *)",)) == "allow"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["git push", "git push origin main", "git -C x push", "git --no-pager push -f", "git -c a.b=c push", "/usr/bin/git -C x push",
+     "cd x && git push", "git {push,origin}", "git 'push'", "FOO=1 git push", "git --git-dir=x push"],
+)  # fmt: skip
+def test_a_fence_on_a_verb_of_git_sees_past_its_own_options(project: Path, command: str) -> None:
+    assert verdict(project, command, allow=("Bash(git *)",), deny=("Bash(git push *)",)) == "deny"
+
+
+def test_a_word_that_may_become_the_denied_verb_asks(project: Path) -> None:
+    for command in ("git $X", "g=push; git $g", "git p*"):
+        assert verdict(project, command, allow=("Bash(git *)",), deny=("Bash(git push *)",)) == "ask", command
+    assert verdict(project, 'git commit -m "$X"', allow=("Bash(git *)",), deny=("Bash(git push *)",)) == "allow"
+
+
+def test_no_depth_of_wrappers_hides_a_denied_command(project: Path) -> None:
+    for depth in (10, 1000):
+        hidden = "env " * depth + "rm p"
+        assert verdict(project, hidden, mode="bypassPermissions") in ("deny", "ask")
+    nested = "rm p"
+    for _ in range(8):
+        nested = "bash -c " + "'" + nested.replace("'", "'\\''") + "'"
+    assert verdict(project, nested, mode="bypassPermissions") in ("deny", "ask")
+
+
+def test_the_reason_names_the_part_that_asks(project: Path) -> None:
+    def why(command: str) -> str:
+        policy = Policy(rules=RuleSet.from_flags(ALLOW, DENY), cwd=project, roots=(project,), home=project.parent)
+        return policy.explain("Bash", {"command": command}).why
+
+    assert why("git log; curl x") == "no rule allows `curl x`"
+    assert why("cat ../secret") == "`cat ../secret` may read outside the working directories"
+    assert why("ls > out") == "no rule allows writing to out"
+    assert why("ls; rm p") == "Bash(rm *) denies `rm p`"
+    assert "could be what Bash(rm *) is about" in why("$X p")
+    assert "U+00A0" in why("git\u00a0log")
