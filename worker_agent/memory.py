@@ -80,7 +80,7 @@ class MemoryIndex:
     def __init__(
         self, directory: Path, cache: Path | None = None, *, clock: Clock | None = None, refresh_every: float = 2.0
     ) -> None:
-        self.directory = Path(os.path.abspath(directory))
+        self.directory = Path(os.path.realpath(directory))
         self._cache = cache
         self._clock = clock or SystemClock()
         self._refresh_every = refresh_every
@@ -98,15 +98,14 @@ class MemoryIndex:
         if not words or limit < 1 or self._closed.is_set():
             return []
         stop = threading.Event()
-        work = asyncio.get_running_loop().run_in_executor(
-            self._thread, self._search, words, limit, frozenset(exclude), stop
-        )
+        work = self._thread.submit(self._search, words, limit, frozenset(exclude), stop)
+        answer = asyncio.wrap_future(work)
         try:
-            return await asyncio.shield(work)
+            return await asyncio.shield(answer)
         except asyncio.CancelledError:
             stop.set()
             if not work.cancel():
-                await asyncio.wait((work,), timeout=STOP_GRACE)
+                await asyncio.wait((answer,), timeout=STOP_GRACE)
             raise
 
     def close(self) -> None:
