@@ -123,6 +123,11 @@ def money(usd: float | None) -> str:
     return "?" if usd is None else f"${usd:.2f}" if usd >= 0.005 or usd == 0 else f"${usd:.4f}"
 
 
+def cost_of(task: Json) -> str:
+    """What a task has cost; nothing is said before its first call."""
+    return money(task["cost_usd"]) if task["total_tokens"] or task["cost_usd"] is not None else ""
+
+
 def when(iso: str | None) -> str:
     """A moment in the person's own time zone, to the minute."""
     return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M") if iso else ""
@@ -177,7 +182,7 @@ def _task_row(task: Json) -> list[Piece]:
         Piece(span(task["idle_ms"])),
         Piece(str(task["tool_uses"])),
         Piece(count(task["total_tokens"])),
-        Piece(money(task["cost_usd"])),
+        Piece(cost_of(task)),
         Piece(task["session_id"]),
         Piece(one_line(now_words(task)), "dim"),
     ]
@@ -328,7 +333,7 @@ def task_line(task: Json) -> Line:
     """One task in the tree of a live run."""
     sign, style = SIGNS.get(task["status"], ("·", ""))
     name = one_line(task["name"] or task["agent"] or "")
-    numbers = f"{span(task['duration_ms']):>7} {task['tool_uses']:>4} tools {count(task['total_tokens']):>5} {money(task['cost_usd']):>7}"
+    numbers = f"{span(task['duration_ms']):>7} {task['tool_uses']:>4} tools {count(task['total_tokens']):>5} {cost_of(task):>7}"
     return (
         Piece(f"{sign} {task['id']} ", style),
         Piece(f"{cut(name, 10):<10} {cut(one_line(task['description'] or ''), 30):<30} "),

