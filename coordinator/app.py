@@ -127,11 +127,15 @@ async def _open(
     stack: AsyncExitStack,
 ) -> Session:
     record = database.write(lambda conn: choose_session(conn, options, settings.model))
-    store = Store(database, None, record.id, leases.this_owner(), clock)  # type: ignore[arg-type]
-    lease.acquire(store)
-    changes: list[ForeignChanges] = []
-    store.writer = Writer(database, lambda: [change.notify() for change in changes])  # type: ignore[func-returns-value]
+    watchers: list[ForeignChanges] = []
+
+    def changed() -> None:
+        for watcher in watchers:
+            watcher.notify()
+
+    store = Store(database, Writer(database, changed), record.id, leases.this_owner(), clock)
     stack.callback(store.writer.close)
+    lease.acquire(store)
     if record.status is SessionStatus.ENDED:
         await store.write(lambda conn: sessions.reopen(conn, record.id, store.fence))
     set_subreaper()
@@ -140,7 +144,7 @@ async def _open(
     except ConfigError:
         await store.write(lambda conn: sessions.end(conn, record.id, store.fence, reason="not started"))
         raise
-    changes.append(session.foreign)
+    watchers.append(session.foreign)
     return session
 
 

@@ -33,6 +33,7 @@ from tasks.registry import TaskFilter
 from tasks.states import TaskStatus
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import Verdict
+from worker_agent.tools.rules import RuleSet
 
 BY_MODEL = "model"
 
@@ -118,6 +119,7 @@ class Coordinator:
         """Create a worker and have it run as soon as there is a slot. Raises `ConfigError` for an unknown type or a
         limit, `NameTaken` for a name in use."""
         definition = self._agents.get(request.agent_type)
+        RuleSet.from_flags(request.allowed_tools or ())  # what is no rule is refused now, not when the task runs
         store, id = self._store, ids.new_id(TaskType.LOCAL_AGENT)
         task = NewTask(
             session_id=store.session_id,

@@ -39,8 +39,9 @@ from worker_agent.process import TASK_MARKER
 from worker_agent.session.context import AgentContext
 from worker_agent.session.engine import EngineParams, QueryEngine
 from worker_agent.tools.base import Approver, ToolContext
-from worker_agent.tools.permissions import Policy
+from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.registry import ToolRegistry
+from worker_agent.tools.rules import RuleSet
 from worker_agent.tools.tool_hooks import HookedTools
 
 NOT_FOR_WORKERS = ("Agent", "SendMessage", "TaskStop")
@@ -101,7 +102,7 @@ class EngineFactory:
         task = parts.task
         definition = self.agents.get(task.definition or "worker")
         registry = self._registry(definition, task.allowed_tools)
-        policy = self.policy.child(mode=definition.permission_mode)
+        policy = narrowed(self.policy.child(mode=definition.permission_mode), definition.tools, task.allowed_tools)
         context = self._tool_context(
             agent_id=task.agent_id,
             task_id=task.id,
@@ -302,6 +303,15 @@ class EngineFactory:
         ]
         text = "Tasks that have not ended; each will send its notification:\n" + "\n".join(lines)
         return (user(text, kind="attachment", meta=True, data={"source": "live_tasks"}),)
+
+
+def narrowed(policy: Policy, *lists: Sequence[str] | None) -> Policy:
+    """`policy` under lists of allowed tools: an entry with a specifier (`Bash(git *)`) allows only what it covers.
+    Raises `ConfigError` for what is no rule."""
+    for entries in lists:
+        if entries is not None and any("(" in entry for entry in entries):
+            policy = policy.child(mode=Mode.DONT_ASK, rules=RuleSet.from_flags(entries))
+    return policy
 
 
 async def _nothing() -> Sequence[Message]:

@@ -249,6 +249,14 @@ def test_a_worker_gets_only_the_tools_it_is_allowed(bench: Bench) -> None:
     assert of_workers(api)[0].tool_names == ["Grep", "Read"]
 
 
+def test_an_allowed_tool_with_a_specifier_allows_only_what_it_covers(bench: Bench) -> None:
+    calls = message(tool_use("Bash", {"command": "touch yes"}), tool_use("Bash", {"command": "mkdir no"}))
+    with FakeAPI(fleet(coordinator(spawn("one", allowed_tools=["Bash(touch *)"])), by_turn(calls, "report"))) as api:
+        bench.run(api)
+    assert of_workers(api)[0].tool_names == ["Bash"]
+    assert [path.name for path in bench.work.iterdir()] == ["yes"]
+
+
 def test_an_agent_file_gives_prompt_tools_and_model(bench: Bench) -> None:
     (bench.work / ".git").mkdir()
     agents = bench.work / ".claude" / "agents"
