@@ -62,9 +62,10 @@ def test_spawning_twice_runs_once_and_the_order_is_kept() -> None:
         await rig.backend.stop("b", "killed")
         await settle()
         assert rig.backend.running() == () and rig.slots.used == 0
-        return rig.log
+        assert sorted(line for line in rig.log if line.startswith("left")) == ["left a", "left b"]
+        return [line for line in rig.log if not line.startswith("left")]
 
-    assert asyncio.run(scenario()) == ["start a", "end a", "left a", "start b", "end b", "left b"]
+    assert asyncio.run(scenario()) == ["start a", "end a", "start b", "end b"]
 
 
 def test_a_waiting_task_that_is_stopped_never_starts() -> None:
