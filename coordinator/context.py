@@ -19,10 +19,8 @@ GIT_TIMEOUT = 5.0  # seconds
 GIT_LINES = 40
 
 
-def system_context(
-    cwd: Path, now: float, *, scratchpad: Path | None = None, facts: dict[str, str] | None = None
-) -> str:
-    """Date, directory, platform, git state, and what else an agent must know of where it is."""
+def system_context(cwd: Path, now: float, *, scratchpad: Path | None = None) -> str:
+    """Date, directory, platform, scratchpad and git state."""
     lines = [
         "# Environment",
         f"Date: {datetime.fromtimestamp(now, UTC).date().isoformat()}",
@@ -31,7 +29,6 @@ def system_context(
     ]
     if scratchpad:
         lines.append(f"Scratchpad, shared by all agents of this session: {scratchpad}")
-    lines += [f"{name}: {value}" for name, value in (facts or {}).items()]
     return "\n".join([*lines, *_git_state(cwd)])
 
 
