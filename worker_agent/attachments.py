@@ -24,7 +24,7 @@ import hashlib
 import os
 import re
 import stat
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -44,14 +44,15 @@ LATE_CAP = 32 * 1024 * 1024  # bytes of a file compared in a thread
 THREAD_GRACE = 2.0  # seconds a cancelled prefetch waits for its thread
 READ_TOTAL = 512 * 1024  # bytes compared at once between two turns
 TEXTS_CAP = 256 * 1024  # characters kept of files last seen, to show what changed in them
-DIFF_FILES = 5
+DIFF_FILES = 5  # compared line by line between two turns
 DIFF_LINES = 60  # shown of one file
-DIFF_REACH = 200  # lines between the first and the last change; beyond, comparing would take too long
+DIFF_REACH = 120  # lines between the first and the last change; beyond, comparing would take too long
 LINE_CAP = 300  # characters of a line shown
 MEMORY_LIMIT = 5  # files told at once
-MEMORY_TOTAL = 25  # files told in one conversation
-SKILLS_LIMIT = 20  # told at once
+MEMORY_TOTAL = 20  # files told in one conversation
+SKILLS_LIMIT = 10  # told at once
 QUERY_PROMPT = 4_000  # characters of the prompt in a search
+RECENT = 40  # messages whose tool calls are looked at, and inputs of a search
 QUERY_INPUTS = 2_000  # characters of recent tool inputs
 
 _PATH_FIELDS = ("file_path", "notebook_path", "path")
@@ -118,7 +119,7 @@ class Attachments:
         self._told_memory: set[Path] = set()
         self._told_skills: set[str] = set()
         self._prompt, self._asked = "", ""
-        self._inputs: list[str] = []
+        self._inputs: deque[str] = deque(maxlen=RECENT)
         self._touched: dict[Path, None] = {}
         self._search = Prefetch[Sequence[Hit]](on_failure)
         self._discovery = Prefetch[Sequence[Found]](on_failure)
@@ -154,10 +155,12 @@ class Attachments:
         if self._started is None:
             self._started = messages[0].at
         new = self._new(messages)
-        self._inputs.clear()
-        for message in new:
+        if new:
+            self._inputs.clear()
+        for number, message in enumerate(new):
             if message.role == "assistant":
-                self._note_calls(message)
+                if len(new) - number <= RECENT:
+                    self._note_calls(message)
             elif message.kind == "prompt":
                 self._prompt = message.text[:QUERY_PROMPT]
             elif message.kind == "attachment":
@@ -200,9 +203,9 @@ class Attachments:
     def _note_told(self, message: Message) -> None:
         match message.data.get("source"):
             case "memory":
-                self._told_memory |= {Path(os.fsdecode(bytes.fromhex(path))) for path in message.data["files"]}
+                self._told_memory |= set(map(Path, message.data.get("files", ())))
             case "skills":
-                self._told_skills |= set(message.data["names"])
+                self._told_skills |= set(message.data.get("names", ()))
             case "date":
                 self._day = date.fromisoformat(message.data["date"])
 
@@ -223,7 +226,7 @@ class Attachments:
         self._told_memory |= {hit.path for hit in hits}
         parts = [f"{self._shown(hit.path)}{'' if hit.whole else ' (a part; read the file for the rest)'}:\n{hit.text}" for hit in hits]
         head = "Notes kept from earlier work that may or may not matter now:"
-        return self._message("\n\n".join([head, *parts]), "memory", files=[os.fsencode(hit.path).hex() for hit in hits])
+        return self._message("\n\n".join([head, *parts]), "memory", files=[m.clean(str(hit.path)) for hit in hits])
 
     def _skill_news(self) -> Message | None:
         found = [skill for skill in self._discovery.take() or () if skill.name not in self._told_skills][:SKILLS_LIMIT]
@@ -244,10 +247,9 @@ class Attachments:
             "Files you have read or written were changed since, not by your file tools: by a command, another agent or a "
             "person. Take it as meant unless you know better, and read a file again before you edit it."
         )
-        shown, parts = 0, []
-        for change in changes:
-            diff = change.diff() if shown < DIFF_FILES else []
-            shown += bool(diff)
+        parts = []
+        for number, change in enumerate(changes):
+            diff = change.diff() if number < DIFF_FILES else []
             parts.append("\n".join([f"{self._shown(change.path)} {change.what}{':' if diff else '.'}", *diff]))
         return self._message("\n\n".join([head, *parts]), "files")
 
@@ -443,12 +445,14 @@ class Watch:
             return None
         base = _base(known)
         last = self._seen.get(path)
-        if last is not None and last.base != base:
-            last = self._seen.pop(path) and None
+        if last is not None and last.base != base:  # read or written again since
+            del self._seen[path]
+            last = None
+        before = last.state if last else base[:2]
         state = _state(path)
-        if state == (last.state if last else base[:2]):
-            return None
-        return _Seen(base, state, "")
+        if state != before and isinstance(state, tuple) and os.path.realpath(path) != str(path):
+            state = "lies behind a link now that leads elsewhere"
+        return _Seen(base, state, "") if state != before else None
 
     def _needs_bytes(self, path: Path, seen: _Seen) -> bool:
         """Whether only its bytes can say if it changed; for a large file another size is enough."""
@@ -458,14 +462,14 @@ class Watch:
     def _compared(self, path: Path, seen: _Seen) -> Change | None:
         found = _read(path)
         if found is None:
-            return None  # it is being replaced right now: the next look tells
+            return self._judged(path, seen, None)
         data, state = found
         return self._judged(path, _Seen(seen.base, state, _digest(data)), _text(data))
 
     def _judged(self, path: Path, seen: _Seen, text: str | None) -> Change | None:
         known = self._read_files.get(path)
         if known is None or _base(known) != seen.base or path not in self._order:
-            return None  # read or written again since
+            return None  # read or written again while it was compared
         last = self._seen.get(path)
         before = last.digest if last else seen.base[2]
         self._seen[path] = seen
@@ -484,14 +488,15 @@ class Watch:
 
     def _wanted(self) -> list[tuple[Path, str]]:
         """Files whose text is to be kept, with the digest it must have."""
-        wanted = []
-        for path in self._without_text:
+        wanted, room = [], TEXTS_CAP
+        for path in reversed(self._without_text):
             known = self._read_files.get(path)
-            if known is not None and known.digest and known.size <= READ_CAP:
+            if known is not None and known.digest and known.size <= min(READ_CAP, room):
                 if self._texts.get(path, ("",))[0] != known.digest:
                     wanted.append((path, known.digest))
+                    room -= known.size
         self._without_text.clear()
-        return wanted
+        return wanted[::-1]
 
     def _keep_text(self, path: Path, digest: str, text: str) -> None:
         self._forget_text(path)
@@ -556,9 +561,9 @@ def _texts_of(wanted: list[tuple[Path, str]]) -> dict[Path, tuple[str, str]]:
 
 
 def _digests_of(late: list[tuple[Path, _Seen]]) -> list[tuple[Path, _Seen]]:
-    """The same with their digests, as far as they can be read. Blocks."""
+    """The same with their digests; those that cannot be read without. Blocks."""
     found = []
     for path, seen in late:
-        if read := _read(path, LATE_CAP):
-            found.append((path, _Seen(seen.base, read[1], _digest(read[0]))))
+        read = _read(path, LATE_CAP)
+        found.append((path, _Seen(seen.base, read[1], _digest(read[0])) if read else seen))
     return found

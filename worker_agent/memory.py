@@ -33,7 +33,8 @@ MAX_DEPTH = 12
 FILE_BYTES = 128 * 1024  # read of one file; what follows is not found
 QUERY_CHARACTERS = 8_000
 QUERY_WORDS = 48
-TEXT_CAP = 4_000  # characters of a hit; longer files are shown around the match
+TEXT_CAP = 3_000  # characters of a hit; longer files are shown around the match
+WEAKEST = 0.25  # share of the best score, shown already or not, that a hit must have
 STOP_GRACE = 2.0  # seconds a cancelled search waits for its thread
 
 _VERSION = 1
@@ -184,8 +185,12 @@ class MemoryIndex:
             (_ON, _OFF, " OR ".join(words), (limit + len(exclude)) * 3),
         )
         hits: list[MemoryHit] = []
+        best = 0.0
         with contextlib.closing(rows):
             for name, title, in_title, in_body, in_pairs, rank in rows:
+                best = best or rank
+                if rank > best * WEAKEST:  # ranks are negative, the best one lowest
+                    break
                 path = self.directory / os.fsdecode(name)
                 if path not in exclude and _matters(words, in_title, in_body, in_pairs):
                     text, whole = _excerpt(in_body)

@@ -323,8 +323,8 @@ def parse(text: str, file: Path, called: str, origin: Origin) -> Skill:
     paths = _strings(front.pop("paths", None), r",")
     return Skill(
         name=_name(_text(front.pop("name", None)), called),
-        description=_text(front.pop("description", None))[:ENTRY_CAP] or _first_paragraph(body),
-        when_to_use=_text(front.pop("when_to_use", None))[:ENTRY_CAP],
+        description=_text(front.pop("description", None))[: ENTRY_CAP + 1] or _first_paragraph(body),
+        when_to_use=_text(front.pop("when_to_use", None))[: ENTRY_CAP + 1],
         file=file,
         origin=origin,
         arguments=_strings(front.pop("arguments", None), r"[\s,]+"),
@@ -380,7 +380,7 @@ def _first_paragraph(body: str) -> str:
     for paragraph in re.split(r"\n\s*\n", body.strip()):
         text = " ".join(line for line in paragraph.split("\n") if not line.startswith("#")).strip()
         if text:
-            return text[:ENTRY_CAP]
+            return text[: ENTRY_CAP + 1]
     return ""
 
 
@@ -404,7 +404,7 @@ class _Substitution:
         names = "|".join(map(re.escape, sorted(filter(str.isidentifier, skill.arguments), key=len, reverse=True)))
         self.pattern = re.compile(
             r"(?P<escape>\\)?\$(?:ARGUMENTS\[(?P<index>\d{1,4})\]|(?P<all>ARGUMENTS)\b|(?P<number>\d{1,4})\b"
-            r"|\{(?P<variable>CLAUDE_[A-Z_]+)\}" + (rf"|(?P<name>{names})\b" if names else "(?P<name>(?!))") + ")"
+            r"|\{(?P<variable>CLAUDE_[A-Z_]+)\}" + (rf"|(?P<name>{names})\b" if names else "|(?P<name>(?!))") + ")"
         )
         self.used = False
 
