@@ -588,5 +588,5 @@ class _Reader:
 
 
 def _variable(raw: str) -> str | None:
-    match = re.fullmatch(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", raw)
+    match = re.fullmatch(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", raw, re.ASCII)
     return (match[1] or match[2]) if match else None

@@ -40,10 +40,16 @@ def _language() -> Any:
     return tree_sitter.Language(tree_sitter_bash.language())
 
 
+# The grammar's scanner reads beyond its tables for characters outside ASCII, and has crashed the process. A dot is what they
+# are to bash: a part of a word, never of a name. Same length, so all offsets hold for the text itself.
+_ASCII = bytes(byte if byte < 0x80 else ord(".") for byte in range(256))
+
+
 def tree(source: bytes) -> Any:
+    """The syntax tree of `source`; its offsets are those of `source`, its own text is not."""
     import tree_sitter
 
-    return tree_sitter.Parser(_language()).parse(source)
+    return tree_sitter.Parser(_language()).parse(source.translate(_ASCII))
 
 
 def misreading(root: Any, source: bytes) -> str | None:

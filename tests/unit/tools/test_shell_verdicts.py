@@ -240,3 +240,12 @@ def test_the_reason_names_the_part_that_asks(project: Path) -> None:
     assert why("ls; rm p") == "Bash(rm *) denies `rm p`"
     assert "could be what Bash(rm *) is about" in why("$X p")
     assert "U+00A0" in why("git\u00a0log")
+
+
+def test_characters_outside_ascii_are_parts_of_words_and_nothing_else(project: Path) -> None:
+    assert verdict(project, "echo 𝒳 日本語 🙂 && git log --author=Zoë") == "allow"
+    assert verdict(project, "é=1 git log") == "ask"  # to bash a command of this name
+    assert verdict(project, "echo é; rm 🙂") == "deny"
+    assert verdict(project, "cat <<é\n$(rm p)\né\n") == "deny"
+    for code in range(0x10000, 0x110000, 0x1333):
+        assert verdict(project, f"echo {chr(code)}`u{{{chr(code)}rm p") in ("ask", "deny")
