@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from dataclasses import fields
 
 import click
 import pytest
@@ -15,6 +16,7 @@ from coordinator.cli.lazy import Entry, load
 from coordinator.cli.main import cli
 from coordinator.cli.table import COMMANDS
 from coordinator.exit_codes import ExitCode
+from coordinator.options import RunOptions
 from tests.architecture.source import ROOT
 from tests.cli.program import Program
 
@@ -145,6 +147,15 @@ def test_completion_scripts_name_the_program(shell: str, program: Program) -> No
 
 def test_the_version_is_the_packages_own(program: Program) -> None:
     assert re.fullmatch(r"coordinator \d+\.\d+\.\d+\S*\n", program("--version").out)
+
+
+def test_every_option_of_a_run_is_a_flag_with_a_variable_of_its_own() -> None:
+    flags = {option.name: option for option in load("run", COMMANDS["run"]).params if isinstance(option, click.Option)}
+    not_flags = {"prompt", "config", "interactive", "trusted"}
+    assert {field.name for field in fields(RunOptions)} - not_flags - flags.keys() == set()
+    variables = [flag.envvar for name, flag in flags.items() if name != "help"]
+    assert all(str(name).startswith("COORDINATOR_") for name in variables)
+    assert len(set(variables)) == len(variables)
 
 
 def test_every_exit_code_has_a_meaning() -> None:
