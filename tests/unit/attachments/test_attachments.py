@@ -471,6 +471,21 @@ def test_what_was_read_again_after_a_change_is_what_counts(file: Path) -> None:
         assert "changed" in await agent.text()
         await agent.tool(Read(), file_path=str(file))
         assert await agent.turn() == []
+        await agent.tool(Edit(), file_path=str(file), old_string="two\n", new_string="mine\n")
+        assert await agent.turn() == []
+        assert await agent.turn() == []
+        change(file, "three\n")
+        assert "-mine\n+three" in await agent.text()
+
+    reading(file, test)
+
+
+def test_a_diff_starts_only_from_what_was_last_told(file: Path) -> None:
+    async def test(agent: Agent) -> None:
+        change(file, b"\x00 binary")
+        assert "a.txt changed." in await agent.text()
+        change(file, "two\n")
+        assert "a.txt changed." in await agent.text()
         change(file, "three\n")
         assert "-two\n+three" in await agent.text()
 

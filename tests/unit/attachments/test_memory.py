@@ -89,6 +89,16 @@ def test_what_was_shown_is_not_offered_again(index: MemoryIndex, notes: Path) ->
     assert {*names(hits), *names(rest)} == {"deploy.md", "database.md"}
 
 
+def test_what_is_far_weaker_than_the_best_match_is_left_out_even_when_that_was_shown(tmp_path: Path) -> None:
+    for number in range(30):
+        write(tmp_path, **{f"other{number}": "wind and weather " * 5 + ("and herons" if number < 15 else "")})
+    write(tmp_path, best="# Heron windmill\n\nheron windmill nests")
+    index = MemoryIndex(tmp_path)
+    assert names(search(index, "heron windmill wind weather nests")) == ["best.md"]
+    assert names(search(index, "heron windmill wind weather nests", exclude={tmp_path / "best.md"})) == []
+    assert len(search(index, "wind weather")) == 5
+
+
 def test_a_long_file_is_shown_around_the_match(index: MemoryIndex, notes: Path) -> None:
     lines = [f"line {i} of nothing" for i in range(2_000)]
     lines[1500] = "the zebra crossing lies here"
