@@ -16,7 +16,6 @@ from typing import Any
 from coordinator.agents import AgentDefinition, Agents, prompt_text
 from coordinator.background import Shells
 from coordinator.budget import AgentBudget, TreeBudget
-from coordinator.context import system_context, user_context
 from coordinator.inbox import TaskInbox
 from coordinator.journal import History, TaskJournal, load_history, surroundings_row
 from coordinator.options import RunOptions
@@ -31,19 +30,21 @@ from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
 from worker_agent.config import Settings, tool_environment
+from worker_agent.context.injected import memory_files, system_context, user_context
 from worker_agent.errors import ConfigError
 from worker_agent.events import PermissionDenial
 from worker_agent.hooks import HookRunner
 from worker_agent.messages import Block, Message, Usage, user
 from worker_agent.process import TASK_MARKER
-from worker_agent.session.context import AgentContext
-from worker_agent.session.engine import EngineParams, QueryEngine
+from worker_agent.session.context import AfterCompact, AgentContext, BeforeCompact
+from worker_agent.session.engine import MAX_SCHEMA_TRIES, EngineParams, QueryEngine
 from worker_agent.tools.base import Approver, ToolContext
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.registry import ToolRegistry
 from worker_agent.tools.rules import RuleSet
 from worker_agent.tools.tool_hooks import HookedTools
 
+WORKER_SCHEMA_TRIES = 3
 NOT_FOR_WORKERS = ("Agent", "SendMessage", "TaskStop")
 
 
@@ -124,6 +125,7 @@ class EngineFactory:
             budget=budget,
             model=resolve(task.model or self.settings.worker_model or self.settings.model),
             max_turns=definition.max_turns,
+            effort=definition.effort,
             result_schema=task.result_schema,
             hooks=parts.hooks,
             top=False,
@@ -163,6 +165,7 @@ class EngineFactory:
             budget=budget,
             model=self.settings.model,
             max_turns=None,
+            effort=None,
             result_schema=None,
             hooks=self.hooks,
             top=True,
@@ -185,6 +188,7 @@ class EngineFactory:
         budget: AgentBudget,
         model: str,
         max_turns: int | None,
+        effort: str | None,
         result_schema: Mapping[str, Any] | None,
         hooks: HookRunner,
         top: bool,
@@ -204,6 +208,8 @@ class EngineFactory:
             budget=budget,
             stored=history.stored,
             rebuild_more=self.live_tasks if top else _nothing,
+            before_compact=_asking(hooks),
+            after_compact=_telling(hooks),
             on_call=lambda call: book(self.store, call, agent_id, task_id, self.price),
         )
         return QueryEngine(
@@ -224,7 +230,9 @@ class EngineFactory:
                 budget=budget,
                 history=history.messages,
                 max_turns=max_turns,
+                effort=effort,
                 result_schema=result_schema,
+                schema_tries=MAX_SCHEMA_TRIES if top else WORKER_SCHEMA_TRIES,
                 deadline=self.deadline,
                 top=top,
                 clock=self.store.clock,
@@ -234,14 +242,16 @@ class EngineFactory:
     async def _surroundings(self, cwd: Path, journal: TaskJournal) -> Mapping[str, Any]:
         """System and user context of a new agent, stored before anything is sent."""
         if cwd not in self._contexts:
-            self._contexts[cwd] = await asyncio.to_thread(self._read_contexts, cwd)
+            self._contexts[cwd] = await self._read_contexts(cwd)
         row = surroundings_row(*self._contexts[cwd])
         await journal.append([row])
         return row.data["surroundings"]
 
-    def _read_contexts(self, cwd: Path) -> tuple[str, str | None]:
-        scratch = self.paths.scratch(self.store.session_id)
-        return system_context(cwd, self.store.clock.now(), scratchpad=scratch), user_context(cwd)
+    async def _read_contexts(self, cwd: Path) -> tuple[str, str | None]:
+        now = self.store.clock.now()
+        memory = user_context(await asyncio.to_thread(memory_files, cwd, Path.home()), now)
+        scratch = f"Scratchpad, shared by all agents of this session: {self.paths.scratch(self.store.session_id)}"
+        return await system_context(cwd, now, scratch), memory.text if memory else None
 
     def _tool_context(
         self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes, hooks: HookRunner
@@ -316,6 +326,21 @@ def narrowed(policy: Policy, *lists: Sequence[str] | None) -> Policy:
 
 async def _nothing() -> Sequence[Message]:
     return ()
+
+
+def _asking(hooks: HookRunner) -> BeforeCompact:
+    async def before_compact(trigger: str, instructions: str) -> tuple[str | None, Sequence[str]]:
+        verdict = await hooks.pre_compact("manual" if trigger == "manual" else "auto", instructions)
+        return (verdict.stop or "; ".join(verdict.blocking)) if verdict.blocked else None, verdict.context
+
+    return before_compact
+
+
+def _telling(hooks: HookRunner) -> AfterCompact:
+    async def after_compact(trigger: str, summary: str) -> None:
+        await hooks.post_compact("manual" if trigger == "manual" else "auto", summary)
+
+    return after_compact
 
 
 def with_limits(engine: QueryEngine, *, max_turns: int | None, result_schema: Mapping[str, Any] | None = None) -> None:

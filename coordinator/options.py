@@ -46,6 +46,7 @@ class RunOptions:
     fork_session: bool = False
     session_id: str | None = None
     interactive: bool = False
+    watched: bool = False  # a person looks on: one-line summaries of what tools did are worth a call of the small model
     trusted: bool = False  # what the repository brings (agents) counts
     db: str | Path | None = None
 
@@ -54,6 +55,7 @@ class RunOptions:
         config = self.config
         return replace(
             config,
+            loop=replace(config.loop, tool_use_summaries=config.loop.tool_use_summaries and self.watched),
             model=resolve(self.model or config.model),
             worker_model=resolve(self.worker_model or config.worker_model or self.model or config.model),
             fallback_model=resolve(fallback) if (fallback := self.fallback_model or config.fallback_model) else None,

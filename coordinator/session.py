@@ -13,7 +13,6 @@ from coordinator import lease, results
 from coordinator.backends.local import LocalBackend
 from coordinator.background import Shells
 from coordinator.budget import AgentBudget
-from coordinator.context import news
 from coordinator.coordinator import Coordinator
 from coordinator.engines import EngineFactory, with_limits
 from coordinator.exit_codes import ExitCode
@@ -31,6 +30,7 @@ from tasks import outbox
 from tasks.errors import Fenced
 from tasks.ids import TaskType
 from tasks.records import SessionRecord, TaskRecord
+from worker_agent.context.injected import news
 from worker_agent.errors import ConfigError
 from worker_agent.events import ModelCalled, Notice, Result
 from worker_agent.messages import Message, user
@@ -371,6 +371,7 @@ class Session:
         await self.shells.close(Ending.TERMINATED)
         await self._processes.end_own()
         self._budget.close()
+        await self.engine.close()
         await self._hooks.session_end(str(self._ending or "other"))
         await self._hooks.close()
         closing = results.Closing(

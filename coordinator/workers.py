@@ -20,7 +20,6 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from coordinator import outcome
-from coordinator.context import news
 from coordinator.inbox import TaskInbox
 from coordinator.journal import History, TaskJournal
 from coordinator.observed import Observed, Observer, TaskChanged
@@ -33,6 +32,7 @@ from tasks import ledger, outbox, registry
 from tasks.errors import Fenced
 from tasks.records import TaskRecord
 from tasks.states import TaskStatus
+from worker_agent.context.injected import news
 from worker_agent.errors import AgentError
 from worker_agent.events import Event, ModelCalled, Result
 from worker_agent.hooks import HookRunner
@@ -134,6 +134,8 @@ class WorkerRun:
         finally:
             self._tell.cancel()
             self._close()
+            if self._engine is not None:
+                await shielded(self._engine.close())
 
     async def _claim(self) -> bool:
         store = self._store

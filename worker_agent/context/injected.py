@@ -37,12 +37,23 @@ class MemoryFile:
     text: str
 
 
-async def system_context(cwd: Path, now: float) -> str:
-    """Date, directory, git state and platform, as the last block of the system prompt."""
-    today = datetime.fromtimestamp(now, UTC).date().isoformat()
-    lines = [f"Date: {today}", f"Working directory: {cwd}", f"Platform: {platform.system().lower()}"]
+async def system_context(cwd: Path, now: float, *more: str) -> str:
+    """Date, directory, platform, `more` lines and the git state, as the last block of the system prompt."""
+    lines = [*_changing(cwd, now), f"Platform: {platform.system().lower()}", *more]
     lines += await _git_state(cwd)
     return "<environment>\n" + "\n".join(lines) + "\n</environment>"
+
+
+def news(system: str, cwd: Path, now: float) -> str | None:
+    """What of a system context, made when a conversation began, does not hold any more; None if all of it does."""
+    changed = [line for line in _changing(cwd, now) if line not in system.splitlines()]
+    if not changed:
+        return None
+    return f"<system-reminder>\nChanged since the beginning: {'; '.join(changed)}\n</system-reminder>"
+
+
+def _changing(cwd: Path, now: float) -> list[str]:
+    return [f"Date: {datetime.fromtimestamp(now, UTC).date().isoformat()}", f"Working directory: {cwd}"]
 
 
 async def _git_state(cwd: Path) -> list[str]:

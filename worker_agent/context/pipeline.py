@@ -41,11 +41,13 @@ class Outcome:
 @dataclass(slots=True)
 class Pipeline:
     """The steps of one agent. `decisions` are those taken so far, oldest first; `staged` what waits to be committed;
-    `spill(tool_use_id, text)` writes a result to a file and gives the text that stands for it."""
+    `spill(tool_use_id, text)` writes a result to a file and gives the text that stands for it; `fixed` are the
+    characters of system prompt and tools, which every request has."""
 
     settings: Settings
     clock: Clock
     spill: Callable[[str, str], str]
+    fixed: int = 0
     decisions: list[Decision] = field(default_factory=list)
     staged: list[Collapse] = field(default_factory=list)
     staging: bool = False  # a summary is being made in the background
@@ -91,7 +93,7 @@ class Pipeline:
         """About how many tokens the view has; what was snipped since the last answer is known to be gone."""
         answer = next((msg.id for msg in reversed(view) if msg.role == "assistant" and msg.usage), "")
         freed = self._freed[1] if self._freed[0] == answer else 0
-        return prompt_tokens(view, window, self.changed_at) - freed
+        return prompt_tokens(view, window, self.changed_at, self.fixed) - freed
 
     def commit(self, messages: tuple[Message, ...], window: Window) -> bool:
         """Step 4's commit: everything staged becomes a decision. Whether there was anything."""

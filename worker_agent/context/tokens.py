@@ -59,16 +59,17 @@ def estimate(messages: Iterable[Message], chars_per_token: float) -> int:
     return int(text / chars_per_token + json / (chars_per_token / 2)) + images * IMAGE_TOKENS + 4 * count
 
 
-def prompt_tokens(view: Sequence[Message], window: Window, changed_at: float = 0.0) -> int:
+def prompt_tokens(view: Sequence[Message], window: Window, changed_at: float = 0.0, fixed: int = 0) -> int:
     """Tokens of the next request: the last answer's usage plus what came after it. An answer older than the last
-    change of the view (`changed_at`, seconds since the epoch) says nothing any more; then all is estimated."""
+    change of the view (`changed_at`, seconds since the epoch) says nothing any more; then all is estimated, and
+    `fixed` characters of system prompt and tools are counted too."""
     for index in range(len(view) - 1, -1, -1):
         message = view[index]
         if message.role == "assistant" and message.usage is not None and message.usage.prompt:
             if message.at <= changed_at:
                 break
             return message.usage.total + estimate(view[index + 1 :], window.chars_per_token)
-    return estimate(view, window.chars_per_token)
+    return estimate(view, window.chars_per_token) + int(fixed / window.chars_per_token)
 
 
 def effective_window(window: Window, settings: ContextSettings) -> int:

@@ -101,6 +101,7 @@ class ModelTurn:
         self.results_id = new_message_id()
         self.answer = Answer(message=None, model=self.model)
         self.stored = False
+        self.budget_notice: str | None = None
         self._schedule = RetrySchedule(params.settings.retry, params.rng)
         self._cap = self._first_cap()
         self._attempt = 0
@@ -168,6 +169,7 @@ class ModelTurn:
             current.last_call = True
             request = replace(request, tools_allowed=False)
         if reservation.notice:
+            self.budget_notice = reservation.notice
             yield e.Notice("budget", reservation.notice)
         try:
             async with self._admitted(request) as lead:
@@ -328,6 +330,7 @@ class ModelTurn:
             messages=view,
             conversation=self.params.conversation,
             tools_allowed=not self.state.report_only,
+            effort=self.params.effort,
             output_schema=self.params.output_schema,
             context_management=self.prepared.context_management,
             betas=self.prepared.betas,

@@ -45,6 +45,7 @@ class QueryParams:
     conversation: str = ""
     max_turns: int | None = None
     token_budget: int | None = None
+    effort: str | None = None
     output_schema: dict[str, Any] | None = None
     deadline: float | None = None
     top: bool = True

@@ -67,6 +67,8 @@ class AttachmentSource(Protocol):
 
     def take(self) -> Sequence[Message]: ...
 
+    async def close(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class StopVerdict:
@@ -120,6 +122,10 @@ class ContextPort(Protocol):
         """A turn's tools are done: stage collapses in the background while the model works."""
         ...
 
+    async def close(self) -> None:
+        """End what works in the background."""
+        ...
+
     def largest(self, messages: tuple[Message, ...], info: ModelInfo) -> str:
         """The largest block of the conversation in words, with its size: what a person must know when nothing helps."""
         ...
@@ -131,6 +137,9 @@ class NoAttachments:
 
     def take(self) -> Sequence[Message]:
         return ()
+
+    async def close(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

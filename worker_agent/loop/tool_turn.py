@@ -108,11 +108,14 @@ class ToolTurn:
     async def _next_turn(self) -> State:
         params, state = self.params, self.state
         repeats = self._repeats()
-        added: list[Message] = []
         limit = params.settings.loop.identical_calls_before_warning
+        added: list[Message] = []
         if repeats.count == limit:
             added.append(transitions.repeat_warning(limit))
-            await params.journal.append(added)
+        if self.turn.budget_notice:
+            added.append(transitions.budget_notice(self.turn.budget_notice))
+        if added:
+            await params.journal.append(tuple(added))
         added += await read_inbox(params)
         if news := params.attachments.take():
             await params.journal.append(news)
@@ -136,5 +139,7 @@ class ToolTurn:
     def _summary(self) -> asyncio.Task[str | None] | None:
         if not (self.params.top and self.params.settings.loop.tool_use_summaries):
             return None
-        call = summarise(self.params.client, self.params.settings.small_model, self.outcomes)
-        return asyncio.create_task(call)
+        answer = self.turn.answer.message
+        assert answer is not None
+        client, model = self.params.client, self.params.settings.small_model
+        return asyncio.create_task(summarise(client, model, self.outcomes, answer.tool_uses))

@@ -142,6 +142,10 @@ def budget_nudge(used: int, total: int) -> Message:
     return m.user(text, kind="meta", meta=True, data={"reason": ContinueReason.TOKEN_BUDGET_CONTINUATION.value})
 
 
+def budget_notice(text: str) -> Message:
+    return m.user(text, kind="meta", meta=True, data={"reason": "budget"})
+
+
 def cut_call_note(names: Sequence[str]) -> m.Block:
     which = ", ".join(names)
     return m.text_block(

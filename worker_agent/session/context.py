@@ -38,8 +38,23 @@ EDITING_BETA = "context-management-2025-06-27"
 Rebuild = Callable[[], Awaitable[Sequence[Message]]]
 
 
+BeforeCompact = Callable[[str, str], Awaitable[tuple[str | None, Sequence[str]]]]
+"""(trigger, instructions) → why it must not be, or None; and further instructions. Hooks stand behind it."""
+
+AfterCompact = Callable[[str, str], Awaitable[None]]
+"""(trigger, summary)"""
+
+
 async def _nothing_to_rebuild() -> Sequence[Message]:
     return ()
+
+
+async def _go_ahead(trigger: str, instructions: str) -> tuple[str | None, Sequence[str]]:
+    return None, ()
+
+
+async def _no_word(trigger: str, summary: str) -> None:
+    return None
 
 
 @dataclass(kw_only=True)
@@ -58,12 +73,16 @@ class AgentContext:
     system: tuple[str, ...]
     budget: Budget = field(default_factory=Nothing)
     rebuild_more: Rebuild = _nothing_to_rebuild
+    before_compact: BeforeCompact = _go_ahead
+    after_compact: AfterCompact = _no_word
     on_call: Callable[[e.ModelCalled], None] = field(default=lambda call: None)
     stored: Sequence[Message] = ()
     rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.settings, self.clock, self._spill)
+        specs = ((spec.name, spec.description, spec.input_schema) for spec in self.registry.specs())
+        fixed = sum(len(text) for text in self.system) + len(m.canonical(tuple(specs)))
+        self.pipeline = Pipeline(self.settings, self.clock, self._spill, fixed)
         self._take_up(self.stored)
         self._staging: asyncio.Task[None] | None = None
 
@@ -96,13 +115,16 @@ class AgentContext:
     async def compact(
         self, messages: tuple[Message, ...], info: ModelInfo, trigger: str, instructions: str = ""
     ) -> Compacted | None:
+        refusal, hints = await self.before_compact(trigger, instructions)
+        if refusal:
+            return None
         effective = effective_window(info, self.settings.context)
         self._spill_giants(messages, info, effective)
         view = self.pipeline.draw(messages)
         if trigger == "media":
             view = tuple(without_media(message) for message in view)
         cut = _cut(view, autocompact.split(view, info, effective))
-        summary = await self._summary(view, cut, info, instructions)
+        summary = await self._summary(view, cut, info, "\n".join(filter(None, (instructions, *hints))))
         if summary is None:
             return None
         text, usage = summary
@@ -122,6 +144,7 @@ class AgentContext:
         )
         self.pipeline.restart(compacted.messages)
         await self._record()
+        await self.after_compact(trigger, text.text if isinstance(text, Message) else text)
         return compacted
 
     def turn_ended(self, messages: tuple[Message, ...], info: ModelInfo) -> None:

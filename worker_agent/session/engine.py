@@ -58,6 +58,8 @@ class EngineParams:
     max_budget_usd: float | None = None
     token_budget: int | None = None
     result_schema: Mapping[str, Any] | None = None
+    schema_tries: int = MAX_SCHEMA_TRIES
+    effort: str | None = None
     deadline: float | None = None
     top: bool = True
     clock: Clock = field(default_factory=SystemClock)
@@ -80,6 +82,11 @@ class QueryEngine:
         """Stop what runs now; the running `submit_message` ends with its `Result`."""
         self._abort.set(reason)
 
+    async def close(self) -> None:
+        """End what still works in the background for this agent."""
+        await self.params.context.close()
+        await self.params.attachments.close()
+
     async def submit_message(self, prompt: str | Message | None) -> AsyncIterator[e.Event]:
         """Answer `prompt`; None goes on with the history and what waits in the inbox. Yields events, last one
         `Result`."""
@@ -97,11 +104,11 @@ class QueryEngine:
     async def _answer(self, prompt: str | Message | None) -> AsyncIterator[e.Event]:
         await self._take_in(prompt)
         budget = (token_budget(prompt) if isinstance(prompt, str) else None) or self.params.token_budget
-        for attempt in range(1, MAX_SCHEMA_TRIES + 1):
+        for attempt in range(1, self.params.schema_tries + 1):
             async for event in self._loop(budget):
                 yield event
             problem = self._schema_problem()
-            if problem is None or attempt == MAX_SCHEMA_TRIES:
+            if problem is None or attempt == self.params.schema_tries:
                 break
             await self._append(m.user(schema.feedback(problem), kind="meta", meta=True, data={"reason": "schema"}))
         yield self._result(problem)
@@ -157,6 +164,7 @@ class QueryEngine:
             conversation=p.tool_context.agent_id,
             max_turns=None if p.max_turns is None else max(0, p.max_turns - spent_turns),
             token_budget=budget,
+            effort=p.effort,
             output_schema=dict(p.result_schema) if p.result_schema else None,
             deadline=p.deadline,
             top=p.top,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from coordinator import views
 from coordinator.agents import prompt_text
-from coordinator.context import news, system_context, user_context
 from coordinator.exit_codes import ExitCode, exit_code, subtype
 from coordinator.paths import Paths
 from coordinator.results import Closing
 from worker_agent.config import Settings
+from worker_agent.context.injected import news, system_context
 
 DOCUMENTED = (
     "id agent_id session_id parent_id type status description name agent model created_at started_at ended_at "
@@ -112,30 +112,8 @@ def test_the_prompts_teach_what_the_specification_asks_for() -> None:
     assert "never" in boss and "consent" in boss and "file:line" in worker and "Start no agents" in worker
 
 
-def test_the_system_context_names_place_date_and_git_state(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", "-b", "trunk", tmp_path], check=True)
-    (tmp_path / "new.txt").touch()
-    text = system_context(tmp_path, 0.0, scratchpad=Path("/scratch"))
-    assert "Date: 1970-01-01" in text and f"Working directory: {tmp_path}" in text and "/scratch" in text
-    assert "new.txt" in text
-    assert "Git repository: no" in system_context(Path("/"), 0.0)
-
-
-def test_project_memory_is_read_from_the_root_down_and_the_same_text_once(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    inner = tmp_path / "a"
-    inner.mkdir()
-    (tmp_path / "CLAUDE.md").write_text("top rules")
-    (tmp_path / "AGENTS.md").write_text("top rules")
-    (inner / "AGENTS.md").write_text("inner rules")
-    text = user_context(inner)
-    assert text is not None and text.count("top rules") == 1 and text.index("top rules") < text.index("inner rules")
-    assert text.startswith("<system-reminder>") and "may or may not matter" in text
-    assert user_context(Path("/")) is None
-
-
 def test_news_says_what_of_the_first_context_does_not_hold_any_more(tmp_path: Path) -> None:
-    system = system_context(tmp_path, 0.0)
+    system = asyncio.run(system_context(tmp_path, 0.0))
     assert news(system, tmp_path, 3600.0) is None
     text = news(system, Path("/elsewhere"), 86_400.0)
-    assert text is not None and "Working directory: /elsewhere; Date: 1970-01-02" in text
+    assert text is not None and "Date: 1970-01-02; Working directory: /elsewhere" in text
