@@ -7,31 +7,10 @@ with the same text: the decision is recorded, and a message that was ever sent i
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from worker_agent.config import ToolSettings
 from worker_agent.context.values import Spill
-from worker_agent.messages import Message, clean
-
-
-def preview_text(text: str, path: Path, preview: int) -> str:
-    """What stands for a result that lies in a file: its first characters, where the whole is, how large it is."""
-    head = text[:preview]
-    return (
-        f"{head}\n\n[{len(text):,} characters in all, too many to show; the first {len(head):,} are above."
-        f" The whole is in {path}: read it in parts, or search it.]"
-    )
-
-
-def spill_file(text: str, directory: Path, tool_use_id: str, preview: int) -> str:
-    """Write `text` whole to a file of the session and give the text that stands for it. The same call gives the same
-    file and the same text."""
-    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in tool_use_id)[:100]
-    path = directory / f"{safe}.txt"
-    directory.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        path.write_text(clean(text), encoding="utf-8")
-    return preview_text(text, path, preview)
+from worker_agent.messages import Message
 
 
 def plan(message: Message, settings: ToolSettings, spill: Callable[[str, str], str]) -> Spill | None:

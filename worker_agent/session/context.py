@@ -22,8 +22,8 @@ from worker_agent.config import Clock, Settings
 from worker_agent.context import autocompact, rebuild
 from worker_agent.context.autocompact import Pressure
 from worker_agent.context.pipeline import Pipeline
+from worker_agent.context.spill import spill_text
 from worker_agent.context.tokens import effective_window, estimate
-from worker_agent.context.tool_result_budget import spill_file
 from worker_agent.context.values import Compacted, Decision, Prepared, Snip, Spill, Tracking, from_message, to_message
 from worker_agent.context.view import without_media
 from worker_agent.errors import ErrorKind, ModelError
@@ -300,7 +300,7 @@ class AgentContext:
         return found
 
     def _spill(self, tool_use_id: str, text: str) -> str:
-        return spill_file(text, self.tool_context.spill_dir, tool_use_id, self.settings.tools.preview)
+        return spill_text(text, tool_use_id, self.tool_context.spill_dir, self.settings.tools.preview)
 
     async def _record(self) -> None:
         if decisions := self.pipeline.take_new():

@@ -38,7 +38,7 @@ from worker_agent.tools.base import (
     ToolResult,
 )
 from worker_agent.tools.schema import problem_with
-from worker_agent.tools.spill import spill
+from worker_agent.context.spill import spill
 
 BeforeCall = Callable[[Input, bool], Awaitable[None]]
 """Awaited with the final input and whether the call is read-only, after the last gate, before the tool runs."""

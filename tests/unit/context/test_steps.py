@@ -11,6 +11,7 @@ from worker_agent.config import ContextSettings, Settings, ToolSettings
 from worker_agent.context import autocompact, collapse, microcompact, snip, tool_result_budget
 from worker_agent.context.autocompact import Pressure
 from worker_agent.context.pipeline import Pipeline
+from worker_agent.context.spill import spill_text
 from worker_agent.context.tokens import effective_window, estimate, prompt_tokens
 from worker_agent.context.values import Clear, Collapse, Snip, Spill, StripThinking, Tracking, from_message, to_message
 from worker_agent.context.view import CLEARED, apply, draw, groups
@@ -77,15 +78,14 @@ def test_the_largest_results_are_spilled_first_until_the_rest_fits():
 
 def test_a_spilled_result_lies_whole_in_a_file_and_is_named_with_size_and_path(tmp_path):
     text = "0123456789" * 100
-    shown = tool_result_budget.spill_file(text, tmp_path, "toolu/../x", 20)
+    shown = spill_text(text, "toolu/../x", tmp_path, 20)
     file = next(tmp_path.iterdir())
     assert file.read_text() == text and file.parent == tmp_path
-    assert shown.startswith("01234567890123456789\n") and "1,000 characters" in shown and str(file) in shown
+    assert shown.endswith("\n01234567890123456789") and "1,000 characters" in shown and str(file) in shown
 
 
 def test_spilling_twice_gives_the_same_bytes(tmp_path):
-    first = tool_result_budget.spill_file("abc" * 100, tmp_path, "t1", 10)
-    assert tool_result_budget.spill_file("abc" * 100, tmp_path, "t1", 10) == first
+    assert spill_text("abc" * 100, "t1", tmp_path, 10) == spill_text("abc" * 100, "t1", tmp_path, 10)
 
 
 # ── step 2 ─────────────────────────────────────────────────────────────────────────────────────────────────────────

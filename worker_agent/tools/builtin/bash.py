@@ -18,7 +18,7 @@ from worker_agent.errors import ToolError
 from worker_agent.process import MAX_COMMAND, TASK_MARKER, ShellOutcome, run_shell
 from worker_agent.process_tree import lineage_names
 from worker_agent.tools.base import Input, ShellState, Tool, ToolContext, ToolResult
-from worker_agent.tools.spill import spill_path
+from worker_agent.context.spill import spill_path
 
 PROGRESS_EVERY = 0.5  # seconds between two lines of progress
 PROGRESS_WIDTH = 160  # characters

@@ -20,6 +20,13 @@ def spill_path(directory: Path, tool_use_id: str) -> Path:
     return directory / f"{name}.txt"
 
 
+def spill_text(text: str, tool_use_id: str, directory: Path, preview: int) -> str:
+    """Write `text` whole to a file of the session and give what stands for it. Raises `OSError`."""
+    path = spill_path(directory, tool_use_id)
+    _write_once(path, text)
+    return shortened(text, path, preview)
+
+
 def spill(
     content: str | Sequence[Block], tool_use_id: str, directory: Path, cap: int, preview: int
 ) -> tuple[str | Sequence[Block], Path | None]:
@@ -29,8 +36,7 @@ def spill(
     if len(text) <= cap:
         return content, None
     path = spill_path(directory, tool_use_id)
-    _write_once(path, text)
-    short = shortened(text, path, preview)
+    short = spill_text(text, tool_use_id, directory, preview)
     if isinstance(content, str):
         return short, path
     return [text_block(short), *(b for b in content if b.get("type") != "text")], path
