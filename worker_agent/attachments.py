@@ -12,8 +12,8 @@ Rules of this file:
 5. A file is news when its time or size and then its bytes differ from what the agent knows. Each change is told once.
    The agent's own file tools bring `read_files` up to date, so their changes are none. `read_files` itself is never
    changed here: a file must be read again before it is edited, whatever a notice showed of it.
-6. Everything in a message was written by somebody: names are made printable, and tags that could end the reminder or pass
-   for another message of the system are defused. Known secrets are taken out.
+6. Everything in a message was written by somebody: names are made printable, and tags that could end the reminder or
+   pass for another message of the system are defused. Known secrets are taken out.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class Skills(Protocol):
 
 
 class Attachments:
-    """The news of one agent; satisfies the loop's port. `read_files` is the agent's own, `started` when its system prompt
-    was made (seconds since the epoch; None: with the first message). `on_failure` hears of a prefetch that raised; it is
-    then off for good, and the agent goes on without."""
+    """The news of one agent; satisfies the loop's port. `read_files` is the agent's own, `started` when its system
+    prompt was made (seconds since the epoch; None: with the first message). `on_failure` hears of a prefetch that
+    raised; that one is then off for good, and the agent goes on without."""
 
     def __init__(
         self, *, cwd: Path, read_files: dict[Path, Any], memory: Memory | None = None, skills: Skills | None = None,
@@ -224,7 +224,8 @@ class Attachments:
         if not hits:
             return None
         self._told_memory |= {hit.path for hit in hits}
-        parts = [f"{self._shown(hit.path)}{'' if hit.whole else ' (a part; read the file for the rest)'}:\n{hit.text}" for hit in hits]
+        part = " (a part; read the file for the rest)"
+        parts = [f"{self._shown(hit.path)}{'' if hit.whole else part}:\n{hit.text}" for hit in hits]
         head = "Notes kept from earlier work that may or may not matter now:"
         return self._message("\n\n".join([head, *parts]), "memory", files=[m.clean(str(hit.path)) for hit in hits])
 
@@ -244,8 +245,8 @@ class Attachments:
         if not changes:
             return None
         head = (
-            "Files you have read or written were changed since, not by your file tools: by a command, another agent or a "
-            "person. Take it as meant unless you know better, and read a file again before you edit it."
+            "Files you have read or written were changed since, not by your file tools: by a command, another agent or "
+            "a person. Take it as meant unless you know better, and read a file again before you edit it."
         )
         parts = []
         for number, change in enumerate(changes):
@@ -340,7 +341,7 @@ class Change:
     new: str | None = None
 
     def diff(self) -> list[str]:
-        """The changed lines with their neighbours, as a unified diff without its head; [] where it would be too long."""
+        """The changed lines with their neighbours, as a unified diff without its head; [] where that is too long."""
         if self.old is None or self.new is None:
             return []
         before, after = self.old.split("\n"), self.new.split("\n")
@@ -364,8 +365,9 @@ def _hunks(before: list[str], after: list[str], start: int) -> Iterator[str]:
         (_, i1, _, j1, _), (_, _, i2, _, j2) = group[0], group[-1]
         yield f"@@ -{start + i1 + 1},{i2 - i1} +{start + j1 + 1},{j2 - j1} @@"
         for tag, a1, a2, b1, b2 in group:
-            for mark, lines in ((" ", before[a1:a2]),) if tag == "equal" else (("-", before[a1:a2]), ("+", after[b1:b2])):
-                yield from (f"{mark}{_cut(line)}" for line in lines)
+            yield from (f"{' ' if tag == 'equal' else '-'}{_cut(line)}" for line in before[a1:a2])
+            if tag != "equal":
+                yield from (f"+{_cut(line)}" for line in after[b1:b2])
 
 
 def _cut(line: str) -> str:

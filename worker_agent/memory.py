@@ -53,8 +53,8 @@ _COMMON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MemoryHit:
-    """A memory file that may matter. `path` is absolute; `text` is the whole file, or with `whole` False the part around
-    the match; a higher `score` is a better match."""
+    """A memory file that may matter. `path` is absolute; `text` is the whole file, or with `whole` False the part
+    around the match; a higher `score` is a better match."""
 
     path: Path
     title: str
@@ -75,8 +75,8 @@ class _Stopped(Exception):
 
 
 class MemoryIndex:
-    """The Markdown files under `directory`, which need not exist. `cache` is a file of ours for the index, None keeps it
-    in memory. May be shared by agents. `refresh_every` in seconds: the directory is not looked at more often."""
+    """The Markdown files under `directory`, which need not exist. `cache` is a file of ours for the index, None keeps
+    it in memory. May be shared by agents. `refresh_every` in seconds: the directory is not looked at more often."""
 
     def __init__(
         self, directory: Path, cache: Path | None = None, *, clock: Clock | None = None, refresh_every: float = 2.0
@@ -179,8 +179,8 @@ class MemoryIndex:
     def _ranked(self, words: tuple[str, ...], limit: int, exclude: frozenset[Path]) -> list[MemoryHit]:
         connection = self._connected()
         rows = connection.execute(
-            "SELECT f.name, f.title, highlight(docs, 0, ?1, ?2), highlight(docs, 1, ?1, ?2), highlight(docs, 2, ?1, ?2), rank"
-            " FROM docs JOIN files f ON f.id = docs.rowid"
+            "SELECT f.name, f.title, highlight(docs, 0, ?1, ?2), highlight(docs, 1, ?1, ?2), highlight(docs, 2, ?1, ?2),"
+            " rank FROM docs JOIN files f ON f.id = docs.rowid"
             " WHERE docs MATCH ?3 AND rank MATCH 'bm25(4.0, 1.0, 1.0)' ORDER BY rank LIMIT ?4",
             (_ON, _OFF, " OR ".join(words), (limit + len(exclude)) * 3),
         )
@@ -248,7 +248,8 @@ def _open_file(cache: Path, directory: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = OFF")  # what a crash damages is made anew
         _create(connection, directory)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version != _VERSION or connection.execute("SELECT directory FROM about").fetchone() != (os.fsencode(directory),):
+        about = connection.execute("SELECT directory FROM about").fetchone() if version == _VERSION else None
+        if about != (os.fsencode(directory),):
             raise sqlite3.DatabaseError("another version, or the index of another directory")
     except BaseException:
         connection.close()
@@ -267,7 +268,8 @@ def _create(connection: sqlite3.Connection, directory: Path) -> None:
             "CREATE TABLE files (id INTEGER PRIMARY KEY, name BLOB UNIQUE, mtime_ns INTEGER, size INTEGER, title TEXT)"
         )
         connection.execute(
-            "CREATE VIRTUAL TABLE docs USING fts5(title, body, pairs, tokenize = 'porter unicode61 remove_diacritics 2')"
+            "CREATE VIRTUAL TABLE docs"
+            " USING fts5(title, body, pairs, tokenize = 'porter unicode61 remove_diacritics 2')"
         )
         connection.execute("INSERT INTO about VALUES (?)", (os.fsencode(directory),))
         connection.execute(f"PRAGMA user_version = {_VERSION}")

@@ -11,8 +11,8 @@ Rules of this file:
    what cannot be read as YAML is read line by line, and what cannot be used becomes a `Problem`.
 4. Placeholders are replaced in one pass over the file's own text: nothing in an argument or in the output of a command
    is ever taken for a placeholder or a command.
-5. A command in a skill (``!`…` ``) runs only through the runner that a caller passes, which stands for trust and for the
-   permission rules; and never with arguments that mean something to a shell.
+5. A command in a skill (``!`…` ``) runs only through the runner that a caller passes, which stands for trust and for
+   the permission rules; and never with arguments that mean something to a shell.
 6. The listing is made once and keeps its bytes; what is found later is told as news.
 """
 
@@ -96,9 +96,10 @@ class Problem:
 
 
 class SkillIndex:
-    """The skills that hold in `cwd`. `home` is the person's directory (None: no personal ones), `managed` a directory of
-    skills, `plugins` the roots of plugins by name. Reads the disk when it is first asked, which blocks: call `discover` in
-    a thread before. May be shared by agents of one working directory."""
+    """The skills that hold in `cwd`. `home` is the person's directory (None: no personal ones), `managed` a directory
+    of skills, `plugins` the roots of plugins by name, `variables` the values of further `${CLAUDE_…}`. Reads the disk
+    when it is first asked, which blocks: call `discover` in a thread before. May be shared by agents of one working
+    directory."""
 
     def __init__(
         self, cwd: Path, *, home: Path | None = None, trusted: bool = False, managed: Path | None = None,
@@ -107,7 +108,8 @@ class SkillIndex:
         self.cwd = Path(os.path.realpath(cwd))
         self._levels = list(_levels(self.cwd))
         self.root = self._levels[-1]
-        self._home, self._managed, self._trusted = home, managed, trusted
+        self._home = None if home is None else Path(os.path.realpath(home))
+        self._managed, self._trusted = managed, trusted
         self._plugins = plugins or {}
         self._variables = {"CLAUDE_PROJECT_DIR": str(self.root), **(variables or {})}
         self._lock = threading.Lock()
@@ -157,7 +159,7 @@ class SkillIndex:
         return tuple(skill for skill in found.values() if skill.model_invocable)
 
     def _below(self, path: Path) -> list[Path]:
-        """The directories from the one of `path` up to a level of the project, when it is trusted and they belong to it."""
+        """The directories from the one of `path` up to a level of the project, as far as they belong to a trusted one."""
         between: list[Path] = []
         if not self._trusted or not path.is_relative_to(self.root):
             return between
@@ -226,8 +228,8 @@ class SkillIndex:
     # ── use ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self, name: str, arguments: str = "") -> str:
-        """The body of a skill with its placeholders replaced. Its commands stay as they are written, and a note says so.
-        Raises `ConfigError`."""
+        """The body of a skill with its placeholders replaced. Its commands stay as they are written, and a note says
+        so. Raises `ConfigError`."""
         skill, body = self._body(name)
         text = _Substitution(skill, arguments, self._variables).text(body)
         return f"{text}\n\n{_NOTE}" if _COMMAND.search(body) else text

@@ -58,10 +58,12 @@ def test_news_reaches_the_model_with_the_results_and_the_prefix_stays(tmp_path: 
         stored = [m.data["source"] for m in subject.messages if m.kind == "attachment"]
         assert sorted(stored) == ["files", "memory", "skills"] and stored[-1] == "files"
         last = api.requests[-1].messages
-        news = [block["text"] for m in last for block in m["content"] if block["type"] == "text" and "reminder" in block["text"]]
+        texts = [block["text"] for m in last for block in m["content"] if block["type"] == "text"]
+        news = [text for text in texts if "<system-reminder>" in text]
         assert len(news) == 3 and "-one\n+two, and longer" in news[-1]
         results = [m["content"] for m in last if m["content"][0]["type"] == "tool_result"]
-        assert [[block["type"] for block in blocks] for blocks in results[2:]] == [["tool_result", "text"], ["tool_result"]]
+        kinds = [[block["type"] for block in blocks] for blocks in results[2:]]
+        assert kinds == [["tool_result", "text"], ["tool_result"]]
         assert "Paint it blue." in str(results[-1])
 
     asyncio.run(main())

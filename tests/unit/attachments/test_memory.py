@@ -110,7 +110,8 @@ def test_a_long_file_is_shown_around_the_match(index: MemoryIndex, notes: Path) 
 
 @pytest.mark.parametrize("query", [
     '" OR 1=1 --', "a* NEAR(b, c)", "title:deploy AND", "^deploy -staging", '"deploy', "deploy'); DROP TABLE docs;--",
-    "(((((", "{x y}: z", "NOT NOT", "\x00deploy\x01\x02staging", "\ud800 deploy staging", "*", "", "   ", "deploy " * 50_000,
+    "(((((", "{x y}: z", "NOT NOT", "\x00deploy\x01\x02staging", "\ud800 deploy staging", "*", "", "   ",
+    "deploy " * 50_000,
 ])  # fmt: skip
 def test_a_query_is_words_and_never_syntax(index: MemoryIndex, query: str) -> None:
     hits = search(index, query)
@@ -128,7 +129,9 @@ def test_any_query_is_answered(query: str) -> None:
     index.close()
 
 
-def test_hostile_files_are_passed_over_and_hostile_names_are_found(index: MemoryIndex, notes: Path, tmp_path: Path) -> None:
+def test_hostile_files_are_passed_over_and_hostile_names_are_found(
+    index: MemoryIndex, notes: Path, tmp_path: Path
+) -> None:
     secret = tmp_path / "secret.md"
     secret.write_text("deploy staging password")
     (notes / "link.md").symlink_to(secret)
@@ -263,7 +266,7 @@ def test_a_cancelled_search_ends_its_work_at_the_next_file(notes: Path, monkeypa
 
 def test_a_closed_index_finds_nothing_and_leaves_no_thread(index: MemoryIndex) -> None:
     assert search(index, "deploy staging")
-    thread = next(t for t in threading.enumerate() if t.name.startswith("memory") and t in index._thread._threads)  # noqa: SLF001
+    (thread,) = index._thread._threads  # noqa: SLF001
     index.close()
     index.close()
     assert search(index, "deploy staging") == []

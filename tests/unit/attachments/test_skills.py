@@ -20,7 +20,8 @@ from worker_agent.tools.builtin.skill import Skill as SkillTool
 
 def skill(place: Path, name: str, body: str = "Body.", **front: Any) -> Path:
     fields = {"name": name, "description": f"{name} in {place.name}"} | front
-    head = "\n".join(f"{key.replace('_', '-') if key != 'when_to_use' else key}: {value}" for key, value in fields.items())
+    keys = {key: key if key == "when_to_use" else key.replace("_", "-") for key in fields}
+    head = "\n".join(f"{keys[key]}: {value}" for key, value in fields.items())
     file = place / name / "SKILL.md"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"---\n{head}\n---\n\n{body}\n")
@@ -108,7 +109,7 @@ def test_a_skill_of_a_plugin_carries_its_name(repo: Path, tmp_path: Path) -> Non
     ("right", "---\nname: right\ndescription: D\n---\nB", "right", "D"),
     ("dir", "---\nname: Other Name\ndescription: D\n---\nB", "dir", "D"),
     ("Dir_1.x", "---\ndescription: D\n---\nB", "Dir_1.x", "D"),
-    ("My Skill!", "---\nname: my-skill\n---\n\n# Title\n\nFirst\nparagraph.\n\nSecond.", "my-skill", "First paragraph."),
+    ("My Skill!", "---\nname: my-skill\n---\n\n# Title\n\nFirst\nline.\n\nSecond.", "my-skill", "First line."),
     ("plain", "Just text.", "plain", "Just text."),
     ("colon", "---\nname: colon\ndescription: Use when: always\n---\nB", "colon", "Use when: always"),
     ("crlf", "---\r\nname: crlf\r\ndescription: 'D'\r\n---\r\nB", "crlf", "D"),
@@ -130,7 +131,8 @@ def test_fields_are_read_in_each_of_their_forms_and_unknown_ones_kept(repo: Path
     skill(repo / ".claude/skills", "a", allowed_tools="Bash(git add *) Read, Grep", arguments="[x, y]", license="MIT")
     skill(repo / ".claude/skills", "b", allowed_tools='["Bash(a b)", Read]', arguments="x y", paths="src/**/*.py, docs")
     a, b = index(repo).discover()
-    assert (a.allowed_tools, a.arguments, a.fields) == (("Bash(git add *)", "Read", "Grep"), ("x", "y"), {"license": "MIT"})
+    assert (a.allowed_tools, a.arguments) == (("Bash(git add *)", "Read", "Grep"), ("x", "y"))
+    assert a.fields == {"license": "MIT"}
     assert (b.allowed_tools, b.arguments, b.paths) == (("Bash(a b)", "Read"), ("x", "y"), ("src/**/*.py", "docs"))
 
 
@@ -138,9 +140,13 @@ def test_hostile_files_are_problems_or_nothing_and_cost_little(repo: Path) -> No
     place = repo / ".claude/skills"
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
-    for name, text in {"bomb": f"---\n{bomb}description: *a29\ntools: *a29\n---\nB",
-                       "deep": f"---\nx: {'[' * 8000}\n---\nB", "object": "---\nx: !!python/object:os.system {}\n---\nB"}.items():  # fmt: skip
-        skill(place, name).write_text(text)
+    fronts = {
+        "bomb": f"{bomb}description: *a29\ntools: *a29",
+        "deep": f"x: {'[' * 8000}",
+        "object": "x: !!python/object:os.system {}",
+    }
+    for name, front in fronts.items():
+        skill(place, name).write_text(f"---\n{front}\n---\nB")
     (place / "!!!").mkdir()
     (place / "!!!" / "SKILL.md").write_text("no usable name")
     (place / "pipe").mkdir()
@@ -257,8 +263,9 @@ def test_placeholders_are_replaced_in_one_pass(repo: Path, body: str, arguments:
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_arguments_never_bring_placeholders(body: str, arguments: str) -> None:
     one = skills.Skill(name="s", description="", file=Path("/s/SKILL.md"), origin=Origin.PERSONAL)
-    text = skills._Substitution(one, arguments + " ${CLAUDE_SKILL_DIR}", {}).text(body.replace("$", "") + "|$ARGUMENTS")  # noqa: SLF001
-    assert text.endswith("${CLAUDE_SKILL_DIR}") and "/s" not in text.removeprefix(body.replace("$", ""))
+    substitution = skills._Substitution(one, f"|{arguments} ${{CLAUDE_SKILL_DIR}}", {})  # noqa: SLF001
+    plain = body.replace("$", "")
+    assert substitution.text(f"{plain} $ARGUMENTS") == f"{plain} |{arguments} ${{CLAUDE_SKILL_DIR}}"
 
 
 def test_where_the_skill_and_the_project_lie_is_filled_in(repo: Path) -> None:
@@ -287,7 +294,9 @@ def test_a_runner_gets_the_commands_of_the_file_in_order_and_its_output_is_plain
     assert text == "A [s: $0 !`evil`] B [s: $0 !`evil`] x"
 
 
-@pytest.mark.parametrize("arguments", ["$(rm -rf ~)", "a;b", "`id`", "a\nb", "'a|b'", "> x", "a&b", '"', "a\\ b", "~", "*"])
+@pytest.mark.parametrize(
+    "arguments", ["$(rm -rf ~)", "a;b", "`id`", "a\nb", "'a|b'", "> x", "a&b", '"', "a\\ b", "~", "*"]
+)
 def test_arguments_that_mean_something_to_a_shell_reach_no_command(repo: Path, arguments: str) -> None:
     text, ran = run_with(repo, "!`echo $ARGUMENTS` !`pwd`", arguments)
     assert ran == ["pwd"] and text.startswith("[command not run")
@@ -310,7 +319,8 @@ def test_the_tool_lists_the_skills_and_answers_with_the_body(repo: Path) -> None
     tool = SkillTool(index(repo))
     assert tool.description.endswith("Skills here:\n- deploy: deploy in skills")
     assert tool.is_read_only({"skill": "deploy"})
-    assert call(tool, repo, skill="deploy", args="now") == f"Skill deploy. Paths in it start at {file.parent}\n\nDeploy now."
+    text = call(tool, repo, skill="deploy", args="now")
+    assert text == f"Skill deploy. Paths in it start at {file.parent}\n\nDeploy now."
 
 
 def test_the_tool_names_near_skills_for_an_unknown_one(repo: Path) -> None:

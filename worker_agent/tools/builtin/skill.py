@@ -14,8 +14,9 @@ from worker_agent.skills import Skill as Described
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 
 _DESCRIPTION = (
-    "Loads a skill: instructions for one kind of work, written by the person or the project. When a skill fits the task, "
-    "load it before you begin and follow what it says; do not guess what it holds. Load each only once. Skills here:\n"
+    "Loads a skill: instructions for one kind of work, written by the person or the project. When a skill fits the "
+    "task, load it before you begin and follow what it says; do not guess what it holds. Load each only once. Skills "
+    "here:\n"
 )
 
 
