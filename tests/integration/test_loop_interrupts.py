@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.support.agent import Probe, collect, drive, engine
-from tests.support.fake_api import FakeAPI, Gate, hold, http_error, message, text, tool_use
+from tests.support.fake_api import FakeAPI, Gate, hold, http_error, message, stall, text, tool_use
 from worker_agent import events as e
 from worker_agent.config import RetrySettings, Settings
 from worker_agent.tools.builtin.bash import Bash
@@ -146,6 +146,7 @@ def with_summaries(api, tmp_path, **fields):
         subject.params = replace(subject.params, settings=on)
         run = await collect(subject, "hi")
         await subject.params.client.close()
+        assert len(asyncio.all_tasks()) == 1
         return run
 
     return asyncio.run(main())
@@ -166,6 +167,12 @@ def test_a_summary_that_fails_is_nobodys_business(tmp_path):
     with FakeAPI(lambda r: http_error(500, "api_error", "no") if "haiku" in r.model else _next(r)) as api:
         run = with_summaries(api, tmp_path)
     assert run.notices("tool_use_summary") == [] and run.result.text == "Done."
+
+
+def test_a_summary_that_does_not_come_holds_up_nobody(tmp_path):
+    with FakeAPI(lambda r: stall() if "haiku" in r.model else _next(r)) as api:
+        run = with_summaries(api, tmp_path)
+    assert run.result.text == "Done." and run.result.duration < 4
 
 
 def test_an_agent_below_the_top_makes_no_summaries(tmp_path):

@@ -10,6 +10,7 @@ What is stored is stored before what it causes: the answer before its results, t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,9 @@ from worker_agent.loop.state import ContinueReason, State, Terminal, TerminalRea
 from worker_agent.loop.stop import count_output, end_turn, ended, interrupted
 from worker_agent.loop.tool_turn import ToolTurn
 from worker_agent.messages import Message
+from worker_agent.tools.base import Interrupted
+
+SUMMARY_PATIENCE = 1.0  # seconds
 
 
 async def query(params: QueryParams) -> AsyncIterator[e.Event | Terminal]:
@@ -33,14 +37,17 @@ async def query(params: QueryParams) -> AsyncIterator[e.Event | Terminal]:
     more), or the cancellation of the caller; whatever was begun is ended first."""
     state = State(messages=params.messages, tool_context=params.tool_context, model=params.model)
     overloads = Overloads(OverloadCounter(params.settings.retry.overloads_before_fallback))
-    while True:
-        one_pass = Pass(params, state, overloads)
-        async for event in one_pass.run():
-            yield event
-        if isinstance(one_pass.next, Terminal):
-            yield one_pass.next
-            return
-        state = one_pass.next
+    try:
+        while True:
+            one_pass = Pass(params, state, overloads)
+            async for event in one_pass.run():
+                yield event
+            if isinstance(one_pass.next, Terminal):
+                yield one_pass.next
+                return
+            state = one_pass.next
+    finally:
+        await _cancelled(state.pending_tool_use_summary)
 
 
 class Pass:
@@ -108,7 +115,7 @@ class Pass:
     async def _decide(self) -> AsyncIterator[e.Event]:
         params, turn, answer = self.params, self.turn, self.turn.answer
         self.state = count_output(replace(self.state, model=turn.model), answer.usage.output)
-        if (summary := self.state.pending_tool_use_summary) is not None and (line := await summary):
+        if line := await self._summary():
             yield e.Notice("tool_use_summary", line)
         staged = params.context.has_staged_collapses
         verdict = decide(
@@ -125,6 +132,21 @@ class Pass:
                 events = self._go_on(verdict)
         async for event in events:
             yield event
+
+    async def _summary(self) -> str | None:
+        """The line about the last turn's tools, if it is there in time; it is never worth more waiting."""
+        summary = self.state.pending_tool_use_summary
+        if summary is None:
+            return None
+        try:
+            async with self.params.abort.guard():
+                await asyncio.wait((summary,), timeout=SUMMARY_PATIENCE)
+        except Interrupted:
+            pass
+        if not summary.done():
+            await _cancelled(summary)
+            return None
+        return summary.result()
 
     async def _stop(self, verdict: Stop) -> AsyncIterator[e.Event]:
         """End without stop hooks. What is kept of the answer is stored with a result for every call in it."""
@@ -206,3 +228,10 @@ class Pass:
         await self.params.journal.append((message,))
         self.state = replace(self.state, messages=(*self.state.messages, message))
         return (e.MessageAdded(message),)
+
+
+async def _cancelled(task: asyncio.Task[str | None] | None) -> None:
+    """End a background call that nobody waits for any more."""
+    if task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait((task,))

@@ -25,7 +25,7 @@ would be a death spiral; for the same reason no stop hook runs after an API erro
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -90,7 +90,7 @@ class State:
     max_output_tokens_recovery_count: int = 0
     has_attempted_reactive_compact: bool = False
     max_output_tokens_override: int | None = None
-    pending_tool_use_summary: Awaitable[str | None] | None = field(default=None, compare=False)
+    pending_tool_use_summary: asyncio.Task[str | None] | None = field(default=None, compare=False)
     stop_hook_active: bool = False
     stop_hook_block_count: int = 0
     budget: BudgetProgress = BudgetProgress()

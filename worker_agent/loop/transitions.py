@@ -6,7 +6,8 @@ stored by `query.py` before the transition is taken.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from worker_agent import messages as m
@@ -22,7 +23,7 @@ def next_turn(
     repeats: Repeats = Repeats(),
     paused: bool = False,
     report_only: bool = False,
-    summary: Awaitable[str | None] | None = None,
+    summary: asyncio.Task[str | None] | None = None,
 ) -> State:
     """The model asked for tools (or paused, or a message waits): go on with what came of it."""
     return replace(
