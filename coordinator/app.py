@@ -214,7 +214,8 @@ async def _compose(
     scratch, spill = paths.scratch(store.session_id), paths.spill(store.session_id)
     sandbox = choose_sandbox(
         options.sandbox,
-        writable=(*options.add_dirs, scratch, spill, paths.transcripts(store.session_id)),
+        writable=(*options.add_dirs, *files.directories, scratch),
+        readable=(spill, paths.transcripts(store.session_id)),
         hidden=default_hidden(home, paths.home),
     )
     hooks = HookRunner(
@@ -249,7 +250,7 @@ async def _compose(
         policy=policy,
         hooks=hooks,
         environment=dict(files.env),
-        sandbox=sandbox.wrap,
+        sandbox=sandbox.sandbox,
         shells=shells,
         redact=redact,
         approver=approver,

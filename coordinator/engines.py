@@ -42,6 +42,7 @@ from worker_agent.tools.base import Approver, ToolContext
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.registry import ToolRegistry
 from worker_agent.tools.rules import RuleSet
+from worker_agent.tools.sandbox import Sandbox
 from worker_agent.tools.tool_hooks import HookedTools
 
 WORKER_SCHEMA_TRIES = 3
@@ -67,7 +68,7 @@ class EngineFactory:
     hooks: HookRunner
     redact: Callable[[str], str]
     environment: Mapping[str, str] = field(default_factory=dict)  # of tools, from settings files
-    sandbox: Callable[[Sequence[str], Path], Sequence[str]] | None = None
+    sandbox: Sandbox | None = None
     approver: Approver | None = None
     deadline: float | None = None
     denials: list[PermissionDenial] = field(default_factory=list)
@@ -258,7 +259,8 @@ class EngineFactory:
     ) -> ToolContext:
         session_id = self.store.session_id
         scratch, spill = self.paths.scratch(session_id), self.paths.spill(session_id)
-        roots = (cwd, *self.options.add_dirs, scratch, spill, self.paths.transcripts(session_id))
+        added = (root for root in self.policy.roots if root != self.cwd)
+        roots = (cwd, *added, scratch, spill, self.paths.transcripts(session_id))
         return ToolContext(
             session_id=session_id,
             agent_id=agent_id,
@@ -279,7 +281,7 @@ class EngineFactory:
             approver=self.approver,
             hooks=HookedTools(hooks),
             background=self.shells,
-            sandbox=self.sandbox,
+            sandbox=self.sandbox.of(cwd) if self.sandbox else None,
             on_process=processes.began,
             redact=self.redact,
         )

@@ -1,11 +1,12 @@
 """`--sandbox auto|required|off`: shell commands under bubblewrap, where it works.
 
 Inside: the whole file system to read, but credentials' usual places and our own data directory are empty; writes only in
-the working directory, the roots, the scratchpad and a `/tmp` of its own; own process and IPC namespaces, so that nothing
-outside can be seen or signalled; the network as asked. A wrapper dies with its parent. `auto` without a working bubblewrap
-runs unwrapped and says so; `required` refuses.
+the agent's working directory, added directories, the scratchpad and a `/tmp` of its own; own process and IPC namespaces, so
+that nothing outside can be seen or signalled; the network as asked. A wrapper dies with its parent. `auto` without a working
+bubblewrap runs unwrapped and says so; `required` refuses.
 
-`Sandbox.wrap` has the shape of `ToolContext.sandbox`: argv and working directory in, argv out.
+What is writable hangs on the agent, never on where its shell stands: `cd /` must not open `/` to the next command.
+`Sandbox.of(directory)` has the shape of `ToolContext.sandbox`: argv and the shell's directory in, argv out.
 """
 
 from __future__ import annotations
@@ -41,35 +42,66 @@ class SandboxMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """`writable` beside the working directory; `hidden` are directories shown empty and files shown as nothing."""
+    """`writable` beside an agent's own directory; `readable` can be seen although it lies in a hidden one; `hidden` are
+    directories shown empty and files shown as nothing."""
 
     program: str
     writable: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
     network: bool = True
 
-    def wrap(self, argv: Sequence[str], cwd: Path) -> list[str]:
-        return [self.program, *self._options(cwd), "--chdir", str(cwd), "--", *argv]
+    def of(self, directory: Path) -> Wrap:
+        """The wrapper of an agent that works in `directory`."""
 
-    def _options(self, cwd: Path) -> Iterator[str]:
+        def wrap(argv: Sequence[str], cwd: Path) -> list[str]:
+            return [self.program, *self._options(directory), "--chdir", str(cwd), "--", *argv]
+
+        return wrap
+
+    def _options(self, directory: Path) -> Iterator[str]:
         yield from ("--die-with-parent", "--cap-drop", "ALL", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
         if not self.network:
             yield "--unshare-net"
         yield from ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp")
-        writable = [path.resolve() for path in dict.fromkeys((cwd, *self.writable)) if path.is_dir()]
-        hidden = [path.resolve() for path in (*map(Path, _SERVICES), *self.hidden) if path.exists()]
+        own = (directory, *_shared_git_directory(directory), *self.writable)
+        places = {path.resolve(): "hidden" for path in (*map(Path, _SERVICES), *self.hidden) if path.exists()}
+        places |= {path.resolve(): "--ro-bind" for path in self.readable if path.is_dir()}
+        places |= {path.resolve(): "--bind" for path in own if path.is_dir()}
         # Outer places first: what is bound later lies over what was bound before.
-        for path in sorted({*writable, *hidden}, key=lambda path: len(path.parts)):
-            yield from self._place(path, path in writable)
-        for path in writable:
-            for name in _READ_ONLY_INSIDE:
-                if (path / name).exists() and not (path / name).is_symlink():
-                    yield from ("--ro-bind", str(path / name), str(path / name))
+        for path, how in sorted(places.items(), key=lambda place: len(place[0].parts)):
+            yield from (how, str(path), str(path)) if how != "hidden" else _empty(path)
+        for path, how in places.items():
+            if how == "--bind":
+                yield from _kept_from_writing(path)
 
-    def _place(self, path: Path, writable: bool) -> tuple[str, ...]:
-        if writable:
-            return ("--bind", str(path), str(path))
-        return ("--tmpfs", str(path)) if path.is_dir() else ("--ro-bind", "/dev/null", str(path))
+
+def _empty(path: Path) -> tuple[str, ...]:
+    return ("--tmpfs", str(path)) if path.is_dir() else ("--ro-bind", "/dev/null", str(path))
+
+
+def _kept_from_writing(directory: Path) -> Iterator[str]:
+    """`.git` is bound onto itself, so that it cannot be moved out of the way."""
+    git = directory / ".git"
+    if git.is_dir() and not git.is_symlink():
+        yield from ("--bind", str(git), str(git))
+    inside = directory if (directory / "HEAD").is_file() and (directory / "objects").is_dir() else None
+    names = (".git", *_READ_ONLY_INSIDE) if git.is_file() else _READ_ONLY_INSIDE
+    for path in (*(directory / name for name in names), *((inside / "hooks", inside / "config") if inside else ())):
+        if path.exists() and not path.is_symlink():
+            yield from ("--ro-bind", str(path), str(path))
+
+
+def _shared_git_directory(directory: Path) -> tuple[Path, ...]:
+    """Where a worktree keeps its objects and branches, beside its own directory: without it nothing can be committed."""
+    try:
+        text = (directory / ".git").read_text("utf-8")
+        own = Path(text.removeprefix("gitdir:").strip())
+        shared = own / (own / "commondir").read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return ()
+    is_worktree = text.startswith("gitdir:") and own.is_absolute() and own.parent.name == "worktrees"
+    return (shared.resolve(),) if is_worktree and shared.resolve() == own.parent.parent.resolve() else ()
 
 
 def default_hidden(home: Path, *ours: Path) -> tuple[Path, ...]:
@@ -79,9 +111,9 @@ def default_hidden(home: Path, *ours: Path) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SandboxChoice:
-    """`wrap` is None where commands run unwrapped; `notice` says in one line what a person should know."""
+    """`sandbox` is None where commands run unwrapped; `notice` says in one line what a person should know."""
 
-    wrap: Wrap | None
+    sandbox: Sandbox | None
     notice: str | None = None
 
 
@@ -89,6 +121,7 @@ def choose(
     mode: SandboxMode | str,
     *,
     writable: Sequence[Path] = (),
+    readable: Sequence[Path] = (),
     hidden: Sequence[Path] = (),
     network: bool = True,
     program: str | None = None,
@@ -100,7 +133,8 @@ def choose(
     found = program or shutil.which("bwrap")
     problem = _problem(found)
     if problem is None and found is not None:
-        return SandboxChoice(Sandbox(program=found, writable=tuple(writable), hidden=tuple(hidden), network=network).wrap)
+        places = {"writable": tuple(writable), "readable": tuple(readable), "hidden": tuple(hidden)}
+        return SandboxChoice(Sandbox(program=found, network=network, **places))
     if mode is SandboxMode.REQUIRED:
         raise ConfigError(f"--sandbox required: {problem}")
     return SandboxChoice(None, f"no sandbox: {problem}; shell commands run unwrapped")
@@ -109,7 +143,7 @@ def choose(
 def _problem(program: str | None) -> str | None:
     if program is None:
         return "bubblewrap (bwrap) is not installed"
-    probe = Sandbox(program=program).wrap(("true",), Path("/usr"))
+    probe = Sandbox(program=program).of(Path("/nonexistent"))(("true",), Path("/usr"))
     try:
         done = subprocess.run(probe, capture_output=True, timeout=_PROBE_SECONDS, stdin=subprocess.DEVNULL, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -83,10 +83,11 @@ def test_a_credential_is_not_in_a_tools_environment_and_a_known_value_is_redacte
     assert "ANTHROPIC" not in text and secret not in text and "OTHER=holds [redacted]" in text
 
 
-@pytest.mark.skipif(SANDBOX.wrap is None, reason=SANDBOX.notice or "")
+@pytest.mark.skipif(SANDBOX.sandbox is None, reason=SANDBOX.notice or "")
 def test_a_command_in_the_sandbox_keeps_its_directory_and_ends_in_time(project: Path) -> None:
     (project / "src").mkdir()
-    wrap = SANDBOX.wrap
+    assert SANDBOX.sandbox is not None
+    wrap = SANDBOX.sandbox.of(project)
 
     async def sh(command: str, timeout: float) -> ShellOutcome:
         output = project.parent / "output"

@@ -14,7 +14,7 @@ from worker_agent.errors import ConfigError
 from worker_agent.tools.sandbox import SandboxChoice, choose, default_hidden
 
 AVAILABLE = choose("auto")
-needs_bwrap = pytest.mark.skipif(AVAILABLE.wrap is None, reason=AVAILABLE.notice or "")
+needs_bwrap = pytest.mark.skipif(AVAILABLE.sandbox is None, reason=AVAILABLE.notice or "")
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def inside(work: Path, command: str, network: bool = True) -> subprocess.CompletedProcess[str]:
+def inside(work: Path, command: str, network: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     home = work.parent / "home"
     choice = choose("required", writable=[work.parent / "scratch"], hidden=default_hidden(home), network=network)
-    assert choice.wrap is not None
-    argv = choice.wrap(["bash", "-c", command], work)
+    assert choice.sandbox is not None
+    argv = choice.sandbox.of(work)(["bash", "-c", command], cwd or work)
     return subprocess.run(argv, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL, check=False)
 
 
@@ -42,7 +42,7 @@ def test_off_wraps_nothing_and_says_nothing() -> None:
 def test_without_bubblewrap_auto_says_so_and_required_refuses(tmp_path: Path) -> None:
     missing = str(tmp_path / "bwrap")
     choice = choose("auto", program=missing)
-    assert choice.wrap is None and "run unwrapped" in (choice.notice or "")
+    assert choice.sandbox is None and "run unwrapped" in (choice.notice or "")
     with pytest.raises(ConfigError, match="--sandbox required"):
         choose("required", program=missing)
 
@@ -89,8 +89,44 @@ def test_credentials_places_are_empty(work: Path) -> None:
 
 
 @needs_bwrap
+def test_where_the_shell_stands_changes_nothing(work: Path) -> None:
+    home = work.parent / "home"
+    assert inside(work, "pwd; touch here", cwd=home).stdout == f"{home}\n"
+    assert not (home / "here").exists()
+    (work / "src").mkdir()
+    inside(work, "touch ../beside", cwd=work / "src")
+    assert (work / "beside").exists()
+
+
+@needs_bwrap
+def test_a_place_to_read_inside_a_hidden_one_can_be_read_and_not_written(work: Path) -> None:
+    data = work.parent / "data"
+    (data / "spill").mkdir(parents=True)
+    (data / "spill/result").write_text("long")
+    (data / "database").write_text("secret")
+    sandbox = choose("required", readable=[data / "spill"], hidden=[data]).sandbox
+    assert sandbox is not None
+    argv = sandbox.of(work)(["sh", "-c", f"cat {data}/spill/result {data}/database; touch {data}/spill/new"], work)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL, check=False)
+    assert done.stdout == "long" and not (data / "spill/new").exists()
+
+
+@needs_bwrap
+def test_a_worktree_can_be_committed_in_and_its_repository_gets_no_hooks(tmp_path: Path) -> None:
+    main, tree = tmp_path / "main", tmp_path / "tree"
+    git = f"git -C {main} -c user.name=x -c user.email=x"
+    setup = f"git init -q {main} && {git} commit -q --allow-empty -m one && {git} worktree add -q {tree}"
+    subprocess.run(["sh", "-c", setup], check=True, capture_output=True)
+    commit = "touch a && git add a && git -c user.name=x -c user.email=x commit -qm two && git log --format=%s"
+    done = inside(tree, f"{commit}; echo x > {main}/.git/hooks/pre-commit; echo x >> {main}/.git/config; echo x > .git; touch {main}/b")
+    assert done.stdout == "two\none\n", done.stderr
+    assert not (main / ".git/hooks/pre-commit").exists() and not (main / "b").exists()
+    assert "x" not in (main / ".git/config").read_text().splitlines() and (tree / ".git").read_text().startswith("gitdir:")
+
+
+@needs_bwrap
 def test_what_would_run_later_outside_cannot_be_placed(work: Path) -> None:
-    inside(work, "echo x > .git/hooks/pre-commit; touch .git/index")
+    inside(work, "echo x > .git/hooks/pre-commit; touch .git/index; mv .git old; mkdir .git && echo x > .git/hooks/pre-commit")
     assert not (work / ".git/hooks/pre-commit").exists()
     assert (work / ".git/index").exists()
 
@@ -114,5 +150,5 @@ def test_the_network_is_there_only_when_asked_for(work: Path) -> None:
 @needs_bwrap
 def test_a_sandbox_dies_with_its_parent(work: Path) -> None:
     choice = choose("required")
-    assert choice.wrap is not None
-    assert "--die-with-parent" in choice.wrap(["true"], work)
+    assert choice.sandbox is not None
+    assert "--die-with-parent" in choice.sandbox.of(work)(["true"], work)
