@@ -1,6 +1,7 @@
 """`local_bash` tasks: shell commands in the background, as tracked as a worker.
 
-A command belongs to the agent that started it: its end is announced to that agent, and it ends with the agent's run.
+A command belongs to the agent that started it: its end is announced to that agent, and it ends with the agent's run, or
+at its time limit.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ class Shells:
         self._reasons: dict[str, str] = {}
         self.on_end = lambda task_id, parent_id: None
 
-    async def start(self, command: str, cwd: Path, description: str, context: ToolContext) -> Mapping[str, Any]:
-        """Answers at once with the new task's id and the file that its output goes to."""
+    async def start(
+        self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float
+    ) -> Mapping[str, Any]:
+        """Answers at once with the new task's id and the file that its output goes to. `timeout` in seconds."""
         store, id = self._store, ids.new_id(TaskType.LOCAL_BASH)
         parent = context.task_id or store.session_id
         output_file = self._paths.transcripts(store.session_id) / f"{id}.log"
@@ -68,7 +71,7 @@ class Shells:
         self._taken.add(id)
         task = await store.write(create)
         self._parents[id] = parent
-        self._running[id] = asyncio.create_task(self._run(task, context), name=f"task {id}")
+        self._running[id] = asyncio.create_task(self._run(task, context, timeout), name=f"task {id}")
         self._tell(task)
         return {"task_id": id, "output_file": str(output_file)}
 
@@ -126,10 +129,10 @@ class Shells:
     async def close(self, reason: str) -> None:
         await asyncio.gather(*(self.stop(task_id, reason) for task_id in self.running()))
 
-    async def _run(self, task: TaskRecord, context: ToolContext) -> None:
+    async def _run(self, task: TaskRecord, context: ToolContext, timeout: float) -> None:
         try:
-            outcome = await self._shell(task, context)
-            await shielded(self._finish(task, _ended(outcome), outcome.exit_code))
+            outcome = await self._shell(task, context, timeout)
+            await shielded(self._finish(task, _ended(outcome, timeout), outcome.exit_code))
         except asyncio.CancelledError:
             if self._reasons.get(task.id) == KILLED:
                 tail = _tail(Path(task.output_file or ""))
@@ -153,12 +156,13 @@ class Shells:
             self._tell(self._store.read(lambda conn: registry.get(conn, task.id)))
             self.on_end(task.id, parent)
 
-    async def _shell(self, task: TaskRecord, context: ToolContext) -> ShellOutcome:
+    async def _shell(self, task: TaskRecord, context: ToolContext, timeout: float) -> ShellOutcome:
         return await run_shell(
             task.prompt,
             cwd=Path(task.cwd or "."),
             env={**context.environment, TASK_MARKER: task.id},
             output_file=Path(task.output_file or ""),
+            timeout=timeout,
             keep=context.settings.bash_output,
             file_cap=context.settings.bash_file_cap,
             live=True,
@@ -189,18 +193,28 @@ class Shells:
         self._observer(Observed(self._store.session_id, task.id, TaskChanged(task)))
 
 
-def _ended(outcome: ShellOutcome) -> Ended:
-    if outcome.exit_code == 0 and not outcome.capped:
+def _ended(outcome: ShellOutcome, limit: float) -> Ended:
+    if outcome.exit_code == 0 and not outcome.capped and not outcome.timed_out:
         return Ended(status=TaskStatus.COMPLETED, result=outcome.output, end_reason="completed")
-    error = "its output passed the cap" if outcome.capped else f"exit code {outcome.exit_code}"
+    why, error = _why(outcome, limit)
+    if outcome.survivors:
+        error += f"; these processes could not be ended: {', '.join(map(str, outcome.survivors))}"
     return Ended(
         status=TaskStatus.FAILED,
         result=outcome.output,
-        end_reason="exit_code",
+        end_reason=why,
         error=error,
-        error_class="exit_code",
+        error_class=why,
         retryable=False,
     )
+
+
+def _why(outcome: ShellOutcome, limit: float) -> tuple[str, str]:
+    if outcome.timed_out:
+        return "timeout", f"the time limit of {limit:g} s ran out"
+    if outcome.capped:
+        return "output_cap", f"it was ended because it wrote more than {outcome.size:,} bytes"
+    return "exit_code", f"exit code {outcome.exit_code}"
 
 
 def _tail(path: Path, size: int = 4000) -> str:

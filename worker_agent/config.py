@@ -91,6 +91,7 @@ class ToolSettings:
     message_cap: int = 200_000
     bash_timeout: float = 120.0
     bash_max_timeout: float = 600.0
+    bash_background_timeout: float = 3600.0  # of a command in the background
     bash_output: int = 30_000
     bash_file_cap: int = 64 * 1024 * 1024  # bytes on disk for one command's output
     kill_grace: float = 2.0
@@ -98,6 +99,7 @@ class ToolSettings:
     read_bytes: int = 256 * 1024
     web_bytes: int = 10 * 1024 * 1024
     web_timeout: float = 30.0
+    web_private: bool = False  # WebFetch reaches loopback and private networks, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

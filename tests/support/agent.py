@@ -37,6 +37,9 @@ class AllowAll:
     def removes(self, tool_name: str) -> bool:
         return False
 
+    def denies_path(self, path: Path, tool_name: str = "Read", project: Path | None = None) -> bool:
+        return False
+
 
 class Probe(Tool):
     """A tool that records its calls: `{"n": int}` answers `result n`; `then` decides what it does meanwhile."""

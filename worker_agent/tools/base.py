@@ -77,6 +77,11 @@ class PermissionPolicy(Protocol):
         """Whether a bare-name deny takes the tool out of the model's list."""
         ...
 
+    def denies_path(self, path: Path, tool_name: str = "Read", project: Path | None = None) -> bool:
+        """Whether a deny rule forbids this very file: for tools that find files by themselves. `project` is the agent's
+        own copy of the project."""
+        ...
+
 
 class Approver(Protocol):
     """A person, where there is one."""
@@ -144,8 +149,10 @@ class ShellState:
 class BackgroundShells(Protocol):
     """Where `Bash` with `run_in_background` puts a command: a `local_bash` task of its own."""
 
-    async def start(self, command: str, cwd: Path, description: str, context: ToolContext) -> Mapping[str, Any]:
-        """Answers at once with at least `task_id` and `output_file`."""
+    async def start(
+        self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float
+    ) -> Mapping[str, Any]:
+        """Answers at once with at least `task_id` and `output_file`. After `timeout` seconds the command is ended."""
         ...
 
 

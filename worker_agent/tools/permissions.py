@@ -92,11 +92,12 @@ class Policy:
         """The verdict on a call, with the rule and the file that decided."""
         return self.judge(tool_name, input)
 
-    def denies_path(self, path: Path, tool_name: str = "Read") -> bool:
+    def denies_path(self, path: Path, tool_name: str = "Read", project: Path | None = None) -> bool:
         """Whether a deny rule forbids this very file: for tools that find files by themselves (`Grep`, `Glob`)."""
-        places = Places(self.cwd, self.home, self.roots)
-        own = any(r.names(tool_name) and _speaks_of_paths(r) and r.matches_path(path, places) for r in self.rules.deny)
-        return own or (self.ceiling is not None and self.ceiling.denies_path(path, tool_name))
+        rules = [r for r in self.rules.deny if r.names(tool_name) and _speaks_of_paths(r)]
+        places = Places(self.cwd, self.home, self.roots, self._twins(project)) if rules else None
+        own = places is not None and any(rule.matches_path(path, places) for rule in rules)
+        return own or (self.ceiling is not None and self.ceiling.denies_path(path, tool_name, project))
 
     def child(self, *, mode: str | None = None, rules: RuleSet | None = None) -> Policy:
         """The policy of an agent below this one. What is not given is as here; nothing given can widen it."""
@@ -120,13 +121,15 @@ class Policy:
         """The verdict: the stricter one of this policy and of those above it. `cwd` is where the agent's shell stands,
         `project` its own copy of the project, `roots` its own roots; each is as the policy has it when not given."""
         tool_name = ALIASES.get(tool_name, tool_name)
-        twins = (project,) if project and project != self.cwd else ()
-        places = Places(self.cwd, self.home, roots or self.roots or (self.cwd,), twins)
+        places = Places(self.cwd, self.home, roots or self.roots or (self.cwd,), self._twins(project))
         verdict = self._judge_alone(tool_name, input, own, cwd or project or self.cwd, places)
         if self.ceiling is None:
             return verdict
         above = self.ceiling.judge(tool_name, input, own=own, cwd=cwd, roots=roots, project=project)
         return above if _STRICTNESS[above.behavior] > _STRICTNESS[verdict.behavior] else verdict
+
+    def _twins(self, project: Path | None) -> tuple[Path, ...]:
+        return (project,) if project and project != self.cwd else ()
 
     def _judge_alone(self, tool: str, input: Input, own: Decision, cwd: Path, places: Places) -> Verdict:
         call = _Call(tool, input, cwd, places, Mode(self.mode), self.rules)

@@ -32,6 +32,9 @@ class AllowAll:
     def removes(self, tool_name: str) -> bool:
         return False
 
+    def denies_path(self, path: Path, tool_name: str = "Read", project: Path | None = None) -> bool:
+        return False
+
 
 def context(cwd: Path) -> ToolContext:
     return ToolContext(

@@ -35,6 +35,9 @@ class Policy:
     def removes(self, tool_name: str) -> bool:
         return False
 
+    def denies_path(self, path: Path, tool_name: str = "Read", project: Path | None = None) -> bool:
+        return False
+
 
 def context_in(directory: Path, **fields: Any) -> ToolContext:
     fields.setdefault("permissions", Policy())

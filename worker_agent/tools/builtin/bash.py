@@ -114,10 +114,13 @@ class Bash(Tool):
         if context.background is None:
             raise ToolError("Commands cannot run in the background here. Run it without run_in_background.")
         command = input["command"]
-        started = await context.background.start(command, cwd, input.get("description") or command[:80], context)
+        limit = _background_limit(input, context)
+        description = input.get("description") or command[:80]
+        started = await context.background.start(command, cwd, description, context, limit)
         text = (
             f"Started in the background as task {started['task_id']}; its output goes to {started['output_file']} "
-            "(read it with Read). You are told when it ends: do not wait for it by polling."
+            f"(read it with Read). You are told when it ends, after {limit:g} s at the latest: do not wait for it by "
+            "polling."
         )
         return ToolResult(text, data=dict(started))
 
@@ -170,6 +173,11 @@ def _limit(input: Input, context: ToolContext) -> float:
     asked = input.get("timeout")
     seconds = context.settings.bash_timeout if asked is None else asked / 1000
     return min(seconds, context.settings.bash_max_timeout)
+
+
+def _background_limit(input: Input, context: ToolContext) -> float:
+    asked, most = input.get("timeout"), context.settings.bash_background_timeout
+    return most if asked is None else min(asked / 1000, most)
 
 
 def _shell_state(context: ToolContext) -> ShellState:

@@ -42,6 +42,7 @@ class Glob(Tool):
         pattern, path = _split_absolute(input["pattern"], input.get("path"))
         target = ripgrep.where(path, context, directory=True)
         place, glob = _nearer(pattern, target)
+        fence = ripgrep.Fence(context, self.name)
         found = await self._list(glob, place, context)
         notes = list(found.notes)
         if not found.stdout and not found.cut:
@@ -50,7 +51,7 @@ class Glob(Tool):
         names = found.stdout.split(b"\0")[:-1]  # what follows the last NUL is a name cut off by the limit, or nothing
         if found.cut:
             notes.append(f"Only the first {len(names):,} names were looked at. Use a narrower pattern or path.")
-        newest = await asyncio.to_thread(_newest, names) if len(names) > SHOWN else _newest(names)
+        newest = await asyncio.to_thread(_newest, names, fence) if len(names) > SHOWN else _newest(names, fence)
         return _answer(pattern, place, newest, len(names), notes, context)
 
     async def _list(self, pattern: str, target: files.Target, context: ToolContext, *more: str) -> ripgrep.Found:
@@ -92,7 +93,7 @@ def _nearer(pattern: str, target: files.Target) -> tuple[files.Target, str]:
     return files.Target(target.path.joinpath(*fixed), real, shown), rest if rest.startswith("**") else f"/{rest}"
 
 
-def _newest(names: list[bytes]) -> list[bytes]:
+def _newest(names: list[bytes], fence: ripgrep.Fence) -> list[bytes]:
     """The `SHOWN` files that changed last; files of one time in the order of their names. Vanished ones come last."""
 
     def age(name: bytes) -> tuple[int, bytes]:
@@ -101,7 +102,10 @@ def _newest(names: list[bytes]) -> list[bytes]:
         except OSError:
             return 0, name
 
-    return heapq.nsmallest(SHOWN, names, key=age)
+    heap = [age(name) for name in names]
+    heapq.heapify(heap)
+    shown = (name for _, name in (heapq.heappop(heap) for _ in range(len(heap))) if not fence.hides(name))
+    return list(itertools.islice(shown, SHOWN))
 
 
 def _answer(

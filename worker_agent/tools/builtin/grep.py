@@ -60,12 +60,13 @@ class Grep(Tool):
         target = ripgrep.where(input.get("path"), context)
         mode = input.get("output_mode", "files_with_matches")
         found = await ripgrep.search(_arguments(input, mode), target, context, OUTPUT_CAP)
+        fence = ripgrep.Fence(context, self.name)
         if mode == "content":
-            entries = _content(found.stdout, target, context)
+            entries = _content(found.stdout, target, context, fence)
         elif mode == "count":
-            entries = [f"{path}:{count}" for path, count in _counts(found.stdout, target, context)]
+            entries = [f"{path}:{count}" for path, count in _counts(found.stdout, target, context, fence)]
         else:
-            entries = await _newest_first(found.stdout, target, context)
+            entries = await _newest_first(found.stdout, target, context, fence)
         return _answer(entries, input, mode, found, target, context)
 
     def activity(self, input: Input) -> str:
@@ -99,12 +100,14 @@ def _globs(text: str) -> list[str]:
     return [part for part in re.split(r"\s+|,(?![^{]*\})", text) if part]
 
 
-def _content(stdout: bytes, target: files.Target, context: ToolContext) -> list[str]:
+def _content(stdout: bytes, target: files.Target, context: ToolContext, fence: ripgrep.Fence) -> list[str]:
     """Lines as `path:number:text` for matches and `path-number-text` around them."""
     lines, shown = [], {}
     for name, rest in _records(stdout, target):
         if not name:
             lines.append(_readable(rest))
+            continue
+        if fence.hides(name):
             continue
         if name not in shown:
             shown[name] = shown_path(name, target, context)
@@ -132,14 +135,18 @@ def _readable(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
-def _counts(stdout: bytes, target: files.Target, context: ToolContext) -> Iterable[tuple[str, int]]:
+def _counts(
+    stdout: bytes, target: files.Target, context: ToolContext, fence: ripgrep.Fence
+) -> Iterable[tuple[str, int]]:
     for name, count in _records(stdout, target):
-        if name and count.isdigit():
+        if name and count.isdigit() and not fence.hides(name):
             yield shown_path(name, target, context), int(count)
 
 
-async def _newest_first(stdout: bytes, target: files.Target, context: ToolContext) -> list[str]:
-    names = stdout.split(b"\0")[:-1]
+async def _newest_first(
+    stdout: bytes, target: files.Target, context: ToolContext, fence: ripgrep.Fence
+) -> list[str]:
+    names = [name for name in stdout.split(b"\0")[:-1] if not fence.hides(name)]
     ordered = await asyncio.to_thread(_by_age, names) if len(names) > 1000 else _by_age(names)
     return [shown_path(name, target, context) for name in ordered]
 

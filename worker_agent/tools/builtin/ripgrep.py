@@ -53,6 +53,21 @@ class Found:
     cut: bool
 
 
+class Fence:
+    """Which of the files found a Read deny hides: a search must not tell of them."""
+
+    def __init__(self, context: ToolContext, tool_name: str) -> None:
+        self._context = context
+        self._tool_name = tool_name
+        self._known: dict[bytes, bool] = {}
+
+    def hides(self, name: bytes) -> bool:
+        if name not in self._known:
+            path, project = Path(os.fsdecode(name)), self._context.cwd
+            self._known[name] = self._context.permissions.denies_path(path, self._tool_name, project)
+        return self._known[name]
+
+
 def by_name(glob: str) -> list[str]:
     """Arguments that choose files by a glob. One without a slash is made a file type: `--glob` would also bring back
     directories that git ignores, wherever it matches their name."""

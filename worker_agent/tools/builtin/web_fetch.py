@@ -34,8 +34,6 @@ ACCEPT = "text/markdown, text/html;q=0.9, text/plain;q=0.8, application/json;q=0
 
 
 class WebFetch(Tool):
-    """`allow_private` lets it reach loopback and private networks."""
-
     name: ClassVar[str] = "WebFetch"
     description = (
         "Fetches a page by http or https and gives its text, HTML as Markdown. `prompt` notes what you look for in it. "
@@ -51,9 +49,6 @@ class WebFetch(Tool):
         "additionalProperties": False,
     }
     main_field: ClassVar[str | None] = "url"
-
-    def __init__(self, *, allow_private: bool = False) -> None:
-        self.allow_private = allow_private
 
     def is_read_only(self, input: Input) -> bool:
         return True
@@ -92,9 +87,10 @@ class WebFetch(Tool):
         headers = {"User-Agent": USER_AGENT, "Accept": ACCEPT}
         proxy = _proxy(url, context.environment)
         address, extensions = url, {}
-        _refuse_private_name(url.host, self.allow_private)
+        private = context.settings.web_private
+        _refuse_private_name(url.host, private)
         if proxy is None:
-            address = url.copy_with(host=await _public_address(url, self.allow_private))
+            address = url.copy_with(host=await _public_address(url, private))
             headers["Host"] = url.netloc.decode("ascii")
             extensions = {"sni_hostname": url.raw_host.decode("ascii")}
         try:
@@ -162,7 +158,7 @@ def _refuse_private_name(host: str, allowed: bool) -> None:
 
 def _private(host: str) -> ToolError:
     return ToolError(
-        f"{host} is a local or private address. WebFetch reaches only public ones, unless a person allows it."
+        f"{host} is a local or private address. WebFetch reaches only public ones, unless a person sets COORDINATOR_TOOLS_WEB_PRIVATE=1."
     )
 
 

@@ -192,14 +192,16 @@ def test_a_background_run_is_a_task_of_its_own(context: ToolContext) -> None:
     class Shells:
         started: tuple[Any, ...] = ()
 
-        async def start(self, command: str, cwd: Path, description: str, context: ToolContext) -> Mapping[str, Any]:
-            self.started = (command, cwd, description)
+        async def start(
+            self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float
+        ) -> Mapping[str, Any]:
+            self.started = (command, cwd, description, timeout)
             return {"task_id": "b1234abcd", "output_file": "/spill/b1234abcd.log"}
 
     shells = Shells()
     context.background = shells
     outcome = bash(context, "sleep 5", run_in_background=True, description="wait a bit")
-    assert shells.started == ("sleep 5", context.cwd, "wait a bit")
+    assert shells.started == ("sleep 5", context.cwd, "wait a bit", 3600)
     assert "task b1234abcd" in text(outcome) and "/spill/b1234abcd.log" in text(outcome) and not outcome.is_error
     context.background = None
     assert "cannot run in the background here" in text(bash(context, "sleep 5", run_in_background=True))

@@ -11,6 +11,8 @@ from worker_agent.errors import ToolError
 from worker_agent.tools.builtin import helper, ripgrep
 from worker_agent.tools.builtin.glob import Glob
 from worker_agent.tools.builtin.grep import Grep
+from worker_agent.tools.permissions import Policy
+from worker_agent.tools.rules import RuleSet
 
 from .support import acall, as_nobody, call, context, refused
 
@@ -255,3 +257,18 @@ def test_a_directory_that_cannot_be_entered_is_an_answer(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(ripgrep, "program", lambda: str(tmp_path / "no-such-program"))
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("deny", ["Read(.env)", "Read(/secrets/**)", "Read(//**/secrets/*)"])
+def test_a_search_tells_nothing_of_files_that_a_rule_keeps_from_being_read(tmp_path: Path, deny: str) -> None:
+    for name in ("a.py", "sub/.env", "secrets/key.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("needle\n")
+    tree = context(tmp_path)
+    tree.permissions = Policy(rules=RuleSet.from_flags((), (deny,)), cwd=tmp_path, roots=(tmp_path,))
+    hidden = {".env"} if deny == "Read(.env)" else {"key.txt"}
+    for mode in ("content", "count", "files_with_matches"):
+        found = call(Grep(), tree, pattern="needle", output_mode=mode)
+        assert {name for name in ("a.py", ".env", "key.txt") if name not in found} == hidden, mode
+    found = call(Glob(), tree, pattern="**/*")
+    assert {name for name in ("a.py", ".env", "key.txt") if name not in found} == hidden

@@ -83,7 +83,7 @@ def server() -> Iterator[str]:
 
 
 def fetch(url: str, tmp_path: Path, **settings: object) -> str:
-    return call(WebFetch(allow_private=True), context(tmp_path, **settings), url=url)
+    return call(WebFetch(), context(tmp_path, web_private=True, **settings), url=url)
 
 
 def test_html_comes_as_markdown_without_scripts(server: str, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_error_status_is_part_of_the_answer(server: str, tmp_path: Path) -> N
 
 
 def test_redirects_on_the_same_host_are_followed_and_others_told(server: str, tmp_path: Path) -> None:
-    fetcher, ctx = WebFetch(allow_private=True), context(tmp_path)
+    fetcher, ctx = WebFetch(), context(tmp_path, web_private=True)
     assert "# Head" in fetch(f"{server}/here", tmp_path)
     assert "redirects to another host: http://example.invalid/x" in refused(fetcher, ctx, url=f"{server}/there")
     assert "Only http" in refused(fetcher, ctx, url=f"{server}/file")
@@ -112,8 +112,8 @@ def test_redirects_on_the_same_host_are_followed_and_others_told(server: str, tm
 
 def test_size_and_time_are_bounded(server: str, tmp_path: Path) -> None:
     assert fetch(f"{server}/big", tmp_path, web_bytes=1000).endswith("[Only the first 1,000 bytes were read.]")
-    slow = context(tmp_path, web_timeout=0.3)
-    assert "within 0 s" in refused(WebFetch(allow_private=True), slow, url=f"{server}/slow")
+    slow = context(tmp_path, web_timeout=0.3, web_private=True)
+    assert "within 0 s" in refused(WebFetch(), slow, url=f"{server}/slow")
 
 
 def test_a_hostile_depth_of_elements_is_survived(server: str, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_hostile_depth_of_elements_is_survived(server: str, tmp_path: Path) ->
 
 
 def test_what_is_no_text_is_refused_in_words(server: str, tmp_path: Path) -> None:
-    words = refused(WebFetch(allow_private=True), context(tmp_path), url=f"{server}/binary")
+    words = refused(WebFetch(), context(tmp_path, web_private=True), url=f"{server}/binary")
     assert "application/octet-stream" in words
 
 
