@@ -50,9 +50,12 @@ from worker_agent.errors import ConfigError
 from worker_agent.events import Notice
 from worker_agent.hooks import HookRunner, HookSession
 from worker_agent.messages import Usage
+from worker_agent.memory import MemoryIndex
 from worker_agent.process import set_subreaper
+from worker_agent.skills import SkillIndex
 from worker_agent.tools import settings_files
 from worker_agent.tools.base import Approver
+from worker_agent.tools.builtin.skill import Skill as SkillTool
 from worker_agent.tools.redaction import Redactor
 from worker_agent.tools.registry import ToolRegistry
 from worker_agent.tools.sandbox import choose as choose_sandbox
@@ -235,7 +238,10 @@ async def _compose(
     )
     limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
     shells = Shells(store, paths, observer)
-    worker_tools = ToolRegistry.builtin()
+    skills = SkillIndex(cwd, home=home, trusted=options.trusted)
+    worker_tools = ToolRegistry.builtin((SkillTool(skills),) if await asyncio.to_thread(skills.discover) else ())
+    memory_directory = repository_root(cwd) / ".coordinator" / "memory"
+    memory = MemoryIndex(memory_directory, paths.memory_index) if memory_directory.is_dir() else None
     engines = EngineFactory(
         store=store,
         options=options,
@@ -254,6 +260,8 @@ async def _compose(
         shells=shells,
         redact=redact,
         approver=approver,
+        skills=skills,
+        memory=memory,
         deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
     )
     coordinator = Coordinator(

@@ -29,15 +29,18 @@ from tasks.records import TaskRecord
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
+from worker_agent.attachments import Attachments
 from worker_agent.config import Settings, tool_environment
 from worker_agent.context.injected import memory_files, system_context, user_context
 from worker_agent.errors import ConfigError
 from worker_agent.events import PermissionDenial
 from worker_agent.hooks import HookRunner
+from worker_agent.memory import MemoryIndex
 from worker_agent.messages import Block, Message, Usage, user
 from worker_agent.process import TASK_MARKER
 from worker_agent.session.context import AfterCompact, AgentContext, BeforeCompact
 from worker_agent.session.engine import MAX_SCHEMA_TRIES, EngineParams, QueryEngine
+from worker_agent.skills import SkillIndex
 from worker_agent.tools.base import Approver, ToolContext
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.registry import ToolRegistry
@@ -70,6 +73,8 @@ class EngineFactory:
     environment: Mapping[str, str] = field(default_factory=dict)  # of tools, from settings files
     sandbox: Sandbox | None = None
     approver: Approver | None = None
+    skills: SkillIndex | None = None
+    memory: MemoryIndex | None = None
     deadline: float | None = None
     denials: list[PermissionDenial] = field(default_factory=list)
     _registries: dict[object, ToolRegistry] = field(default_factory=dict)
@@ -227,6 +232,15 @@ class EngineFactory:
                 journal=journal,
                 context=context,
                 inbox=inbox,
+                attachments=Attachments(
+                    cwd=tool_context.cwd,
+                    read_files=tool_context.read_files,
+                    memory=self.memory,
+                    skills=self.skills if "Skill" in registry else None,
+                    clock=self.store.clock,
+                    started=surroundings["at"],
+                    redact=self.redact,
+                ),
                 stop_hooks=hooks,
                 budget=budget,
                 history=history.messages,
@@ -244,7 +258,7 @@ class EngineFactory:
         """System and user context of a new agent, stored before anything is sent."""
         if cwd not in self._contexts:
             self._contexts[cwd] = await self._read_contexts(cwd)
-        row = surroundings_row(*self._contexts[cwd])
+        row = surroundings_row(*self._contexts[cwd], self.store.clock.now())
         await journal.append([row])
         return row.data["surroundings"]
 

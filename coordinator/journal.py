@@ -92,10 +92,10 @@ def to_step(row: StepRecord) -> Step:
     return Step(kind=row.kind, message_id=row.message_id, blocks=tuple(orjson.loads(row.content)), model=row.model)
 
 
-def surroundings_row(system: str, user_context: str | None) -> Message:
+def surroundings_row(system: str, user_context: str | None, at: float) -> Message:
     """The first row of a transcript: what stood around the conversation when it began, so that a resumed one sends the
     same bytes in front of it."""
-    return notice("", **{SURROUNDINGS: {"system": system, "user_context": user_context}})
+    return notice("", **{SURROUNDINGS: {"system": system, "user_context": user_context, "at": at}})
 
 
 def to_record(message: Message, task_id: str | None) -> MessageRecord:

@@ -34,6 +34,11 @@ class Paths:
         """The list of directories whose rules, hooks and agents count."""
         return self.home / "trust.json"
 
+    @property
+    def memory_index(self) -> Path:
+        """The full-text index of memory files: a cache, made anew when it is missing."""
+        return self.home / "memory-index.db"
+
     def spill(self, session_id: str) -> Path:
         """Tool results too large for a message."""
         return self.home / "spill" / session_id

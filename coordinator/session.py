@@ -372,6 +372,8 @@ class Session:
         await self._processes.end_own()
         self._budget.close()
         await self.engine.close()
+        if self.engines.memory is not None:
+            self.engines.memory.close()
         await self._hooks.session_end(str(self._ending or "other"))
         await self._hooks.close()
         closing = results.Closing(

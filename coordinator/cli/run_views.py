@@ -19,7 +19,7 @@ from coordinator.observed import Observed, TaskChanged
 from coordinator.views import task_detail_json
 from worker_agent.events import MessageAdded, Notice, TextDelta, Tombstone
 
-TELLING = frozenset({"api_retry", "model_fallback", "compaction", "budget", "refusal", "config", "hook"})
+TELLING = frozenset({"api_retry", "model_fallback", "compaction", "budget", "refusal", "config", "hook", "tool_use_summary"})
 FRAME = 0.125  # seconds between two frames at least
 ENDED = frozenset({"completed", "failed", "killed"})
 

@@ -131,7 +131,7 @@ class Conversation:
 def _chat(ctx: click.Context, /, prompt: str | None, **flags: Any) -> int:
     cli = ctx.find_object(Context)
     assert cli is not None
-    options = replace(options_of(ctx, cli, prompt or None, flags), interactive=True)
+    options = replace(options_of(ctx, cli, prompt or None, flags), interactive=True, watched=cli.console.is_terminal)
     check(options)
     view = ChatView(cli.console)
     conversation = Conversation(cli.console, view, begun=prompt is not None)

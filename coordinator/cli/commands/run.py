@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,9 @@ def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_read
         cli.console, flags["output_format"], print_only=flags["print_only"] or on_ready is not None,
         partial_messages=flags["include_partial_messages"],
     )  # fmt: skip
-    asks = sys.stdin.isatty() and flags["output_format"] == "text" and not flags["print_only"] and on_ready is None
+    live = flags["output_format"] == "text" and not flags["print_only"] and on_ready is None
+    options = replace(options, watched=live and cli.console.is_terminal)
+    asks = live and sys.stdin.isatty()
     drive = Drive(
         console=cli.console, options=options, view=view, person=Person() if asks else None, detached=on_ready is not None,
         on_ready=(lambda handle: on_ready(handle.session_id)) if on_ready else None,

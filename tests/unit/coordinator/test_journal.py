@@ -87,9 +87,9 @@ def test_what_is_whole_is_left_as_it_is(store: Store) -> None:
 
 
 def test_the_surroundings_come_back_and_are_no_part_of_the_conversation(store: Store) -> None:
-    run(store, TaskJournal(store, store.session_id, None).append([surroundings_row("sys", "mem"), user("go")]))
+    run(store, TaskJournal(store, store.session_id, None).append([surroundings_row("sys", "mem", 5.0), user("go")]))
     loaded = load_history(store, store.session_id, lambda name, input: False)
-    assert loaded.surroundings == {"system": "sys", "user_context": "mem"} and len(loaded.messages) == 1
+    assert loaded.surroundings == {"system": "sys", "user_context": "mem", "at": 5.0} and len(loaded.messages) == 1
 
 
 def test_a_fenced_journal_raises_and_stores_nothing(store: Store) -> None:

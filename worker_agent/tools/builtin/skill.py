@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from worker_agent.errors import ConfigError, ToolError
 from worker_agent.skills import Runner, SkillIndex
 from worker_agent.skills import Skill as Described
-from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
+from worker_agent.tools.base import Allow, Decision, Input, Tool, ToolContext, ToolResult
 
 _DESCRIPTION = (
     "Loads a skill: instructions for one kind of work, written by the person or the project. When a skill fits the "
@@ -41,6 +41,9 @@ class Skill(Tool):
 
     def is_read_only(self, input: Input) -> bool:
         return self.run is None
+
+    async def check_permissions(self, input: Input, context: ToolContext) -> Decision:
+        return Allow(reason="a skill is text that the person or a trusted project wrote")
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         try:
