@@ -6,6 +6,7 @@ task.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,10 +23,14 @@ class TranscriptFile:
         self._redact = redact
 
     def add(self, messages: Sequence[Message]) -> None:
-        text = "".join(map(as_markdown, messages))
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(self._redact(text))
+        data = memoryview(self._redact("".join(map(as_markdown, messages))).encode())
+        try:  # by plain calls: a file object costs more than the writing
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                while data:
+                    data = data[os.write(file, data) :]
+            finally:
+                os.close(file)
         except OSError:
             return
 

