@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_agent.errors import ConfigError
+from worker_agent.hooks import HookConfig
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
@@ -54,6 +55,7 @@ class AgentDefinition:
     max_turns: int | None = None
     effort: str | None = None
     isolation: str | None = None
+    hooks: HookConfig = HookConfig()  # only while such an agent runs
     source: Path | None = None  # None = built in
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields nobody here reads
 
@@ -152,6 +154,7 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
     if tools is not None and not tools:
         raise ConfigError(f"agent {name!r}: its list of tools is empty")
     model = front.pop("model", None)
+    hooks = HookConfig.parse(_as_subagent(front.pop("hooks", None)), str(source))
     definition = AgentDefinition(
         name=name,
         description=str(description).strip(),
@@ -163,12 +166,21 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
         max_turns=_positive(name, "maxTurns", front.pop("maxTurns", None)),
         effort=_choice(name, "effort", front.pop("effort", None), EFFORTS),
         isolation=_choice(name, "isolation", front.pop("isolation", None), ("worktree",)),
+        hooks=hooks,
         source=source,
         extra=front,
     )
     ignored = sorted(map(str, front.keys() - {"color", "background"}))
     notes = [Problem(source, f"passed over: {', '.join(ignored)}", fatal=False)] if ignored else []
+    notes += [Problem(source, text, fatal=False) for text in hooks.problems]
     return definition, notes
+
+
+def _as_subagent(hooks: Any) -> Any:
+    """In an agent's file `Stop` means the end of that agent."""
+    if not isinstance(hooks, Mapping) or "Stop" not in hooks:
+        return hooks
+    return {"SubagentStop" if event == "Stop" else event: groups for event, groups in hooks.items()}
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:

@@ -45,7 +45,7 @@ from tasks.writer import Writer
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
-from worker_agent.config import Clock, Settings, SystemClock, secret_values, tool_environment
+from worker_agent.config import Clock, Settings, SystemClock, secret_values, tool_environment, variable
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice
 from worker_agent.hooks import HookRunner, HookSession
@@ -199,12 +199,12 @@ async def _compose(
     _check(options, settings, cwd, client)
     paths.prepare(store.session_id)
     agents = agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude")
-    redact = Redactor(secret_values())
+    files = settings_files.load(cwd, home=home, trusted=options.trusted, settings=options.settings)
+    redact = Redactor((*secret_values(), *files.secrets))
 
     def notice(kind: str, text: str) -> None:
         observer(Observed(store.session_id, None, Notice(kind, redact(text))))
 
-    files = settings_files.load(cwd, home=home, trusted=options.trusted, settings=options.settings)
     asked = "plan" if options.plan_only else options.permission_mode
     policy = files.policy(
         cwd=cwd,
@@ -230,11 +230,13 @@ async def _compose(
             permission_mode=str(policy.mode),
             transcript_path=paths.transcripts(store.session_id) / f"{store.session_id}.md",
             scratchpad=scratch,
-            environment=tool_environment(**files.env),
+            environment={**tool_environment(), **files.env},
             spill_dir=spill,
         ),
         condition=rule_condition(cwd, home),
         on_notice=lambda text: notice("hook", text),
+        variable=variable,
+        redact=redact,
     )
     limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
     shells = Shells(store, paths, observer)
@@ -282,6 +284,11 @@ async def _compose(
         coordinator.ended,
     )
     coordinator.backend, coordinator.stop_shell = backend, shells.stop
+    hooks.background_tasks = lambda parent: [
+        {"id": task.id, "type": task.type, "status": task.status, "description": task.description}
+        for task in coordinator.live()
+        if task.parent_id == (parent or store.session_id)
+    ]
 
     def shell_ended(task_id: str, parent_id: str) -> None:
         backend.tell(parent_id)

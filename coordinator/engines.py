@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.announced import Announced
 from coordinator.agents import AgentDefinition, Agents, prompt_text
 from coordinator.background import Shells
 from coordinator.budget import AgentBudget, TreeBudget
@@ -34,7 +35,7 @@ from worker_agent.config import Settings, tool_environment
 from worker_agent.context.injected import memory_files, system_context, user_context
 from worker_agent.errors import ConfigError
 from worker_agent.events import PermissionDenial
-from worker_agent.hooks import HookRunner
+from worker_agent.hooks import HookConfig, HookRunner
 from worker_agent.memory import MemoryIndex
 from worker_agent.messages import Block, Message, Usage, user
 from worker_agent.process import TASK_MARKER
@@ -96,7 +97,11 @@ class EngineFactory:
         return TaskInbox(self.store, agent_id, self.redact)
 
     def worker_hooks(self, task: TaskRecord, cwd: Path) -> HookRunner:
+        definition = self.agents.by_name.get(task.definition or "worker")
         return self.hooks.for_agent(
+            definition.hooks if definition else HookConfig(),
+            permission_mode=definition.permission_mode or str(self.policy.mode) if definition else str(self.policy.mode),
+            effort=definition.effort if definition else None,
             agent_id=task.agent_id,
             agent_type=task.definition or "worker",
             task_id=task.id,
@@ -213,7 +218,7 @@ class EngineFactory:
             system=system,
             budget=budget,
             stored=history.stored,
-            rebuild_more=self.live_tasks if top else _nothing,
+            rebuild_more=self._after_compaction if top else _nothing,
             before_compact=_asking(hooks),
             after_compact=_telling(hooks),
             on_call=lambda call: book(self.store, call, agent_id, task_id, self.price),
@@ -266,7 +271,7 @@ class EngineFactory:
         now = self.store.clock.now()
         memory = user_context(await asyncio.to_thread(memory_files, cwd, Path.home()), now)
         scratch = f"Scratchpad, shared by all agents of this session: {self.paths.scratch(self.store.session_id)}"
-        return await system_context(cwd, now, scratch), memory.text if memory else None
+        return self.redact(await system_context(cwd, now, scratch)), self.redact(memory.text) if memory else None
 
     def _tool_context(
         self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes, hooks: HookRunner
@@ -292,7 +297,7 @@ class EngineFactory:
             settings=self.settings.tools,
             clock=self.store.clock,
             permissions=policy,
-            approver=self.approver,
+            approver=Announced(self.approver, hooks) if self.approver else None,
             hooks=HookedTools(hooks),
             background=self.shells,
             sandbox=self.sandbox.of(cwd) if self.sandbox else None,
@@ -317,6 +322,12 @@ class EngineFactory:
     def _is_read_only(self, name: str, input: Block) -> bool:
         tool = self.tools.get(name)
         return tool is not None and tool.is_read_only(input)
+
+    async def _after_compaction(self) -> Sequence[Message]:
+        """What a compacted conversation of the session's own agent is told again."""
+        verdict = await self.hooks.session_start("compact")
+        said = (user(text, kind="attachment", meta=True, data={"source": "session_start"}) for text in verdict.context)
+        return (*await self.live_tasks(), *said)
 
     async def live_tasks(self) -> Sequence[Message]:
         """After a compaction or a crash: which tasks live, from the store and not from anybody's memory."""

@@ -33,10 +33,15 @@ from tasks.records import SessionRecord, TaskRecord
 from worker_agent.context.injected import news
 from worker_agent.errors import ConfigError
 from worker_agent.events import ModelCalled, Notice, Result
+from worker_agent.hooks import Verdict
 from worker_agent.messages import Message, user
 from worker_agent.session.engine import QueryEngine
 
 BY_USER = "user"
+
+
+def _refusal(verdict: Verdict) -> str:
+    return f"a hook refuses the prompt: {verdict.stop or '; '.join(verdict.blocking)}"
 
 
 class Ending(StrEnum):
@@ -118,6 +123,8 @@ class Session:
         self._observer = observer
         self._news = news
         self._hooks = engines.hooks
+        self._hooks.on_wake = self._wake
+        self._sending = asyncio.Lock()
         self._ending: Ending | None = None
         self._interrupts = 0
         self._in_turn = False
@@ -162,14 +169,30 @@ class Session:
         self.coordinator.changed.set()
 
     async def send(self, text: str) -> None:
-        store = self.store
-        await store.write(
-            lambda conn: outbox.send(
-                conn, session_id=store.session_id, agent_id=store.session_id, body=text, sender=FROM_USER
-            )
-        )
+        async with self._sending:  # what was typed first is read first, however long its hooks take
+            verdict = await self._hooks.user_prompt_submit(text)
+            if verdict.blocked:
+                self._notice("hook", _refusal(verdict))
+                return
+            await self._put(self.store.session_id, "\n\n".join((text, *verdict.context)), FROM_USER)
         self._interrupts = 0
         self._nudge_all()
+
+    async def _put(self, agent_id: str, text: str, sender: str) -> None:
+        store = self.store
+        await store.write(
+            lambda conn: outbox.send(conn, session_id=store.session_id, agent_id=agent_id, body=text, sender=sender)
+        )
+
+    def _wake(self, agent_id: str | None, text: str) -> None:
+        """A hook in the background has something to say to an agent."""
+
+        async def wake() -> None:
+            if agent_id is None or agent_id in {task.agent_id for task in self.coordinator.live()}:
+                await self._put(agent_id or self.store.session_id, text, "system")
+                self._nudge_all()
+
+        self._spawn(wake())
 
     # ── the run ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,7 +243,8 @@ class Session:
 
     async def _greeting(self) -> tuple[str, ...]:
         """What `SessionStart` hooks want the model to know; the environment they give goes to the tools."""
-        verdict = await self._hooks.session_start("resume" if self._history.messages else "startup")
+        taken_up = "fork" if self.options.fork_session else "resume"
+        verdict = await self._hooks.session_start(taken_up if self._history.messages else "startup")
         self.engines.environment = {**self.engines.environment, **verdict.environment}
         context = self.engine.params.tool_context
         context.environment = {**context.environment, **verdict.environment}
@@ -230,7 +254,8 @@ class Session:
         """A prompt with what hooks add. Raises `ConfigError` if a `UserPromptSubmit` hook erases it."""
         verdict = await self._hooks.user_prompt_submit(prompt)
         if verdict.blocked:
-            raise ConfigError(f"a hook refuses the prompt: {verdict.stop or '; '.join(verdict.blocking)}")
+            await self._hooks.session_end("other")
+            raise ConfigError(_refusal(verdict))
         now, surroundings = self.store.clock.now(), self._history.surroundings
         changed = news(surroundings["system"], Path(self.record.cwd), now) if surroundings else None
         return user("\n\n".join((prompt, *more, *verdict.context, *filter(None, [changed]))), at=now)
@@ -341,11 +366,7 @@ class Session:
                 f"You are to be stopped in {task.stop_wrap_up:.0f} seconds. Report now, without further tool calls, "
                 "what you have."
             )
-            await store.write(
-                lambda conn: outbox.send(
-                    conn, session_id=store.session_id, agent_id=task.agent_id, body=text, sender="system"
-                )
-            )
+            await self._put(task.agent_id, text, "system")
             self.backend.tell(task.id)
             await store.clock.sleep(task.stop_wrap_up)
         await self.coordinator.stop(task.id, by=by)

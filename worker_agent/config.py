@@ -111,10 +111,18 @@ class ContextSettings:
     blocking_buffer: int = 3_000
     summary_reserve: int = 20_000
     max_compact_failures: int = 3
+    compact_keep: float = 0.10  # share of the effective window: newest messages a compaction keeps as they are
+    snip_at: float = 0.75  # share of the effective window
+    snip_at_least: float = 0.05  # share of the effective window: freeing less is not worth a broken cache
+    snip_keep_turns: int = 10
     microcompact_keep: int = 5
     microcompact_cold: float = 3600.0  # seconds since the last assistant message
+    server_edit_at: float = 0.80  # share of the effective window
     collapse: bool = True
+    collapse_stage: float = 0.85  # share of the effective window: a summary is made in the background from here on
     collapse_commit: float = 0.90  # share of the effective window
+    collapse_front: float = 0.45  # share of the effective window: the oldest part, which stays as the cache holds it
+    collapse_keep: float = 0.05  # share of the effective window: newest turns left out, one at least
     collapse_block_spawns: float = 0.95
     rebuild_files: int = 5
     rebuild_file_tokens: int = 5_000
@@ -181,6 +189,11 @@ def vendor_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
     """The `ANTHROPIC_…` variables that are set to something: whether there are credentials can be seen without the SDK."""
     env = os.environ if environ is None else environ
     return {name: value for name, value in env.items() if name.startswith("ANTHROPIC_") and value}
+
+
+def variable(name: str) -> str:
+    """One variable of the environment, credentials included: only for what a person named by its name."""
+    return os.environ.get(name, "")
 
 
 def is_secret_name(name: str) -> bool:

@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,12 +24,18 @@ GRACE = 1.0  # seconds between TERM and KILL
 
 
 async def run_handler(
-    handler: Handler, payload: Mapping[str, Any], *, cwd: Path, environment: Mapping[str, str], timeout: float
+    handler: Handler,
+    payload: Mapping[str, Any],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    timeout: float,
+    variable: Callable[[str], str] = lambda name: "",
 ) -> Ran:
-    """How it ended."""
+    """How it ended. `variable` gives what a header may name although it is in no handler's environment."""
     body = json.dumps(payload, ensure_ascii=False, default=str).encode("utf-8", "replace")
     if handler.url is not None:
-        return await _post(handler, body, environment, timeout)
+        return await _post(handler, body, lambda name: environment.get(name) or variable(name), timeout)
     return await _command(handler, body, cwd, environment, timeout)
 
 
@@ -84,10 +90,10 @@ def _head(file: IO[bytes]) -> str:
     return file.read(OUTPUT_CAP).decode("utf-8", "replace")
 
 
-async def _post(handler: Handler, body: bytes, environment: Mapping[str, str], timeout: float) -> Ran:
+async def _post(handler: Handler, body: bytes, variable: Callable[[str], str], timeout: float) -> Ran:
     import httpx2
 
-    headers = {name: _expanded(value, handler, environment) for name, value in handler.headers}
+    headers = {name: _expanded(value, handler, variable) for name, value in handler.headers}
     try:
         async with asyncio.timeout(timeout), httpx2.AsyncClient(trust_env=False, timeout=None) as client:
             response = await client.post(
@@ -103,9 +109,9 @@ async def _post(handler: Handler, body: bytes, environment: Mapping[str, str], t
     return Ran(handler.label, 0, text)
 
 
-def _expanded(value: str, handler: Handler, environment: Mapping[str, str]) -> str:
+def _expanded(value: str, handler: Handler, variable: Callable[[str], str]) -> str:
     """`$NAME` in a header, for the names that the entry lists; any other becomes nothing."""
     allowed = set(handler.allowed_variables)
     return re.sub(
-        r"\$\{?([A-Za-z_]\w*)\}?", lambda match: environment.get(match[1], "") if match[1] in allowed else "", value
+        r"\$\{?([A-Za-z_]\w*)\}?", lambda match: variable(match[1]) if match[1] in allowed else "", value
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,18 +71,24 @@ class HookSession:
 
 @dataclass(slots=True)
 class HookRunner:
-    """`on_notice` shows a line to the person; `on_wake` gives the model what an `asyncRewake` handler said."""
+    """`on_notice` shows a line to the person; `on_wake` gives an agent (None: the one a person talks to) what an
+    `asyncRewake` handler said; `background_tasks` lists what lives below an agent; `variable` gives what a header of an
+    `http` handler names; `redact` takes known secrets out of what handlers say."""
 
     config: HookConfig
     session: HookSession
     condition: Condition | None = None
     on_notice: Callable[[str], None] = field(default=lambda text: None)
-    on_wake: Callable[[str], None] = field(default=lambda text: None)
+    on_wake: Callable[[str | None, str], None] = field(default=lambda agent_id, text: None)
+    background_tasks: Callable[[str | None], Sequence[Mapping[str, Any]]] = field(default=lambda agent_id: ())
+    variable: Callable[[str], str] = field(default=lambda name: "")
+    redact: Callable[[str], str] = field(default=lambda text: text)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def for_agent(self, **changes: Any) -> HookRunner:
-        """The runner of another agent of the session: `agent_id`, `agent_type`, `task_id`, `cwd`, …"""
-        return HookRunner(self.config, replace(self.session, **changes), self.condition, self.on_notice, self.on_wake, self._background)
+    def for_agent(self, own: HookConfig = HookConfig(), **changes: Any) -> HookRunner:
+        """The runner of another agent of the session: `agent_id`, `agent_type`, `task_id`, `cwd`, …, with hooks of its
+        `own` besides those of all."""
+        return replace(self, config=self.config + own, session=replace(self.session, **changes))
 
     async def close(self) -> None:
         """End what still runs in the background."""
@@ -131,13 +137,17 @@ class HookRunner:
 
     async def stop(self, last_message: str, stop_hook_active: bool) -> StopVerdict:
         """`Stop` for the agent a person talks to, `SubagentStop` for a worker."""
-        said: dict[str, Any] = {"stop_hook_active": stop_hook_active, "last_assistant_message": last_message}
+        said: dict[str, Any] = {
+            "stop_hook_active": stop_hook_active,
+            "last_assistant_message": last_message,
+            "background_tasks": list(self.background_tasks(self.session.task_id)),
+        }
         if self.session.agent_type is None:
-            verdict = await self._fire("Stop", **said, background_tasks=[], session_crons=[])
+            verdict = await self._fire("Stop", **said, session_crons=[])
         else:
             path = str(self.session.transcript_path or "")
             verdict = await self._fire(
-                "SubagentStop", self.session.agent_type, **said, agent_transcript_path=path, background_tasks=[]
+                "SubagentStop", self.session.agent_type, **said, agent_transcript_path=path
             )
         return StopVerdict((*verdict.blocking, *verdict.context), verdict.stop)
 
@@ -205,14 +215,16 @@ class HookRunner:
         if event == "SessionEnd":
             timeout = min(timeout, SESSION_END_SECONDS)
         cwd = self.session.cwd if self.session.cwd.is_dir() else self.session.project_dir
-        ran = await run_handler(handler, payload, cwd=cwd, environment=environment, timeout=timeout)
+        ran = await run_handler(
+            handler, payload, cwd=cwd, environment=environment, timeout=timeout, variable=self.variable
+        )
         return answer(event, ran, self._spill)
 
     def _start(self, handler: Handler, event: str, payload: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         async def run() -> None:
             said = await self._run(handler, event, payload, environment)
             if handler.wakes and said.block:
-                self.on_wake(said.block)
+                self.on_wake(self.session.agent_id, said.block)
 
         task = asyncio.create_task(run())
         self._background.add(task)
@@ -220,6 +232,7 @@ class HookRunner:
 
     def _spill(self, text: str) -> str:
         """At most `STRING_CAP` characters; the whole of a longer text lies in a file that the rest names."""
+        text = self.redact(text)
         if len(text) <= STRING_CAP:
             return text
         if self.session.spill_dir is None:

@@ -49,6 +49,7 @@ class LoadedSettings:
     bypass_disabled: bool = False
     directories: tuple[Path, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()  # values of credentials in the files, known so that they can be redacted
     model: str | None = None
     enabled_servers: frozenset[str] = frozenset()
     disabled_servers: frozenset[str] = frozenset()
@@ -96,6 +97,7 @@ def load(
         bypass_disabled=any(_permissions(layer).get("disableBypassPermissionsMode") == "disable" for layer in layers),
         directories=_directories(trusted_layers, home),
         env=_env(trusted_layers),
+        secrets=tuple(_secrets(layers)),
         model=next((m for layer in trusted_layers if isinstance(m := layer.data.get("model"), str)), None),
         enabled_servers=frozenset(_names(trusted_layers, "enabledMcpjsonServers")),
         disabled_servers=frozenset(_names(layers, "disabledMcpjsonServers")),
@@ -202,6 +204,13 @@ def _env(layers: Sequence[Layer]) -> dict[str, str]:
         if isinstance(value, Mapping):
             found |= {str(k): str(v) for k, v in value.items() if not is_secret_name(str(k)) and "\0" not in f"{k}{v}"}
     return found
+
+
+def _secrets(layers: Sequence[Layer]) -> Iterator[str]:
+    for layer in layers:
+        value = layer.data.get("env")
+        if isinstance(value, Mapping):
+            yield from (v for k, v in value.items() if is_secret_name(str(k)) and isinstance(v, str))
 
 
 def _names(layers: Sequence[Layer], key: str) -> Iterator[str]:

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from worker_agent.hooks import HookConfig, HookRunner, HookSession, StopVerdict, Verdict
-from worker_agent.hooks.config import Group
+from worker_agent.hooks.config import Group, Handler
+from worker_agent.hooks.run import _expanded
 
 
 def script(body: str) -> dict[str, Any]:
@@ -35,11 +36,13 @@ class Bench:
 
     def __init__(self, cwd: Path, hooks: dict[str, Any], **session: Any) -> None:
         self.notices: list[str] = []
-        self.woken: list[str] = []
+        self.woken: list[tuple[str | None, str]] = []
         config = HookConfig.parse({k: v if isinstance(v, list) and v and "hooks" in v[0] else [{"hooks": v}] for k, v in hooks.items()})
         environment = {"PATH": os.environ["PATH"], "OTEL_X": "1", "KEPT": "yes"}
         self.session = HookSession(session_id="s1", cwd=cwd, project_dir=cwd, environment=environment, **session)
-        self.runner = HookRunner(config, self.session, None, self.notices.append, self.woken.append)
+        self.runner = HookRunner(
+            config, self.session, None, self.notices.append, lambda *said: self.woken.append(said)
+        )
 
     def pre(self, tool: str = "Bash", **input: Any) -> Verdict:
         return run(self.runner.pre_tool_use(tool, input or {"command": "ls"}, "toolu_1"))
@@ -274,7 +277,7 @@ def test_a_hook_in_the_background_is_not_waited_for_and_may_wake_the_model(tmp_p
         await asyncio.gather(*bench.runner._background)
 
     asyncio.run(main())
-    assert bench.woken == ["look"]
+    assert bench.woken == [(None, "look")]
 
 
 # ── the events ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -377,3 +380,14 @@ def test_an_http_hook_is_posted_the_same_input_and_answers_in_its_body(tmp_path:
     assert not bench.pre().blocked and "500" in bench.notices[-1]
     unreachable = Bench(tmp_path, {"PreToolUse": [{"type": "http", "url": "http://127.0.0.1:1/"}]})
     assert not unreachable.pre().blocked and unreachable.notices
+
+
+def test_a_known_secret_is_redacted_in_what_a_hook_says(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, {"UserPromptSubmit": [{"type": "command", "command": "echo the key is sk-123456789"}]})
+    bench.runner.redact = lambda text: text.replace("sk-123456789", "[redacted]")
+    assert asyncio.run(bench.runner.user_prompt_submit("x")).context == ("the key is [redacted]",)
+
+
+def test_a_header_may_name_a_credential_that_no_handler_has_in_its_environment() -> None:
+    handler = Handler(url="http://x", allowed_variables=("MY_TOKEN",))
+    assert _expanded("Bearer $MY_TOKEN $OTHER", handler, {"MY_TOKEN": "t", "OTHER": "o"}.get) == "Bearer t "
