@@ -175,7 +175,7 @@ class WorkerRun:
         if self._task.attempt > 1:
             await self._processes.end()  # of the attempt before, whose owner may have died and left them alive
         cwd = await self._working_directory()
-        history = self._engines.history(self._task.agent_id)
+        history = History() if self._is_new() else self._engines.history(self._task.agent_id)
         journal = self._engines.journal(self._task)
         await journal.append(history.added)
         self._inbox = self._engines.inbox(self._task.agent_id)
@@ -195,6 +195,10 @@ class WorkerRun:
             self._engine.interrupt(self._stopping)
         begun = any(message.data.get("task_id") == self._task_id for message in history.messages)
         return None if begun else await self._first_message(history, cwd)
+
+    def _is_new(self) -> bool:
+        """Whether this is the first run of its agent: nothing can be stored of it yet."""
+        return self._task.attempt == 1 and self._task.agent_id == self._task.id
 
     async def _first_message(self, history: History, cwd: Path) -> Message:
         task, now = self._task, self._store.clock.now()

@@ -93,7 +93,11 @@ def _sqlite_events(engine: Engine, clock: Callable[[], float]) -> None:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN" if is_deferred(connection) else "BEGIN IMMEDIATE")
+        if is_deferred(connection):  # by the driver itself, for it cannot fail: Core takes longer than a short read
+            driver: Any = connection.connection.driver_connection
+            driver.execute("BEGIN")
+        else:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _postgres_events(engine: Engine, clock: Callable[[], float]) -> None:

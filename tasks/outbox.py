@@ -16,6 +16,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from tasks import notifications
 from tasks.db import now_of
+from tasks.hot import Hot
 from tasks.models import deliveries as table
 from tasks.models import tasks
 from tasks.records import Delivery, DeliveryKind, DeliveryStatus, TaskRecord
@@ -24,6 +25,11 @@ _WAITING = (
     select(table)
     .where(table.c.agent_id == bindparam("agent_id"), table.c.status == DeliveryStatus.WAITING)
     .order_by(table.c.position)
+)
+_ANY_WAITING = Hot(
+    select(table.c.position)
+    .where(table.c.agent_id == bindparam("agent_id"), table.c.status == DeliveryStatus.WAITING)
+    .limit(1)
 )
 
 
@@ -58,6 +64,8 @@ def _insert(conn: Connection, **values: object) -> None:
 
 def waiting(conn: Connection, agent_id: str) -> list[Delivery]:
     """What the agent must read, oldest first."""
+    if _ANY_WAITING.number(conn, agent_id=agent_id) is None:
+        return []
     return _records(conn, conn.execute(_WAITING, {"agent_id": agent_id}).all())
 
 

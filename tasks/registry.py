@@ -150,7 +150,7 @@ def claim(conn: Connection, task_id: str, *, owner: Owner, fence: int) -> int | 
     from_states = [*sources(TaskStatus.RUNNING), TaskStatus.RUNNING]
     if not _move(conn, task_id, TaskStatus.RUNNING, from_states, **mine, **run):
         return None
-    attempt = get(conn, task_id).attempt
+    attempt = task.attempt + 1  # the transaction holds the write lock: nobody counts in between
     events.add(conn, task.session_id, task_id, "task_running", {"before": task.status, "attempt": attempt})
     return attempt
 

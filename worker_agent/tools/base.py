@@ -7,8 +7,7 @@ exception is a bug of the tool; `lifecycle.py`, and only it, turns it into a res
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -271,24 +270,33 @@ class AbortSignal:
     def is_set(self) -> bool:
         return self.reason is not None
 
-    @asynccontextmanager
-    async def guard(self) -> AsyncIterator[None]:
+    def guard(self) -> Guard:
         """What is awaited inside is cancelled when the signal is set, and `Interrupted` raised in its place. A
         cancellation that comes from elsewhere passes as it is."""
-        if self.is_set:
-            raise Interrupted(self.reason)
+        return Guard(self)
+
+
+class Guard:
+    """One wait under an `AbortSignal`. A class, for it stands around every event of a stream."""
+
+    __slots__ = ("_signal", "_task")
+
+    def __init__(self, signal: AbortSignal) -> None:
+        self._signal = signal
+
+    async def __aenter__(self) -> None:
+        if self._signal.is_set:
+            raise Interrupted(self._signal.reason)
         task = asyncio.current_task()
         assert task is not None
-        self._waiting.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            # `uncancel` says how many others want this task to end: only our own wish becomes `Interrupted`.
-            if self.is_set and task.uncancel() == 0:
-                raise Interrupted(self.reason) from None
-            raise
-        finally:
-            self._waiting.discard(task)
+        self._task = task
+        self._signal._waiting.add(task)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._signal._waiting.discard(self._task)
+        # `uncancel` says how many others want this task to end: only our own wish becomes `Interrupted`.
+        if isinstance(error, asyncio.CancelledError) and self._signal.is_set and self._task.uncancel() == 0:
+            raise Interrupted(self._signal.reason) from None
 
 
 RecordIntent = Callable[[str], Awaitable[None]]

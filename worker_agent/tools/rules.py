@@ -301,16 +301,20 @@ def _gitignore(pattern: str, any_depth: bool) -> Any:
 
 def resolve(path: Path) -> Path:
     """Where a path really leads, links followed as far as they exist. Never raises."""
+    return Path(_real(path))
+
+
+def _real(path: Path) -> str:
     try:
-        return Path(os.path.realpath(path))
+        return os.path.realpath(path)
     except (OSError, ValueError):
-        return Path(os.path.normpath(path))
+        return os.path.normpath(path)
 
 
 def inside(path: Path, directories: Iterable[Path]) -> bool:
     """Whether `path` is one of these directories or below, links resolved on both sides."""
-    target = resolve(path)
-    return any(target.is_relative_to(resolve(directory)) for directory in directories)
+    target = _real(path).rstrip("/") + "/"
+    return any(target.startswith(_real(directory).rstrip("/") + "/") for directory in directories)
 
 
 def overlap(left: str, right: str) -> bool:
