@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
+
 from coordinator.announced import Announced
 from coordinator.agents import AgentDefinition, Agents, prompt_text
 from coordinator.background import Shells
@@ -25,6 +27,7 @@ from coordinator.processes import Processes
 from coordinator.store import Store
 from coordinator.transcript_file import TranscriptFile
 from coordinator.workers import WorkerParts, book
+from tasks import outbox
 from tasks import registry as task_rows
 from tasks.records import TaskRecord
 from worker_agent.api.client import ModelClient
@@ -207,6 +210,7 @@ class EngineFactory:
         surroundings = history.surroundings or await self._surroundings(tool_context.cwd, journal)
         system = (prompt, surroundings["system"])
         memory = surroundings["user_context"]
+        memory_message = user(memory, kind="meta", meta=True) if memory else None
         context = AgentContext(
             settings=self.settings,
             client=self.client,
@@ -216,9 +220,12 @@ class EngineFactory:
             registry=registry,
             tool_context=tool_context,
             system=system,
+            user_context=memory_message,
+            effort=effort,
             budget=budget,
             stored=history.stored,
-            rebuild_more=self._after_compaction if top else _nothing,
+            rebuild_tasks=self.live_tasks if top else _nothing,
+            rebuild_last=self._session_start if top else _nothing,
             before_compact=_asking(hooks),
             after_compact=_telling(hooks),
             on_call=lambda call: book(self.store, call, agent_id, task_id, self.price),
@@ -230,7 +237,7 @@ class EngineFactory:
                 registry=registry,
                 tool_context=tool_context,
                 system=system,
-                user_context=user(memory, kind="meta", meta=True) if memory else None,
+                user_context=memory_message,
                 model=model,
                 fallback_model=self.settings.fallback_model,
                 settings=self.settings,
@@ -323,23 +330,22 @@ class EngineFactory:
         tool = self.tools.get(name)
         return tool is not None and tool.is_read_only(input)
 
-    async def _after_compaction(self) -> Sequence[Message]:
-        """What a compacted conversation of the session's own agent is told again."""
+    async def _session_start(self) -> Sequence[Message]:
+        """What session-start hooks tell the session's own agent again after a compaction."""
         verdict = await self.hooks.session_start("compact")
-        said = (user(text, kind="attachment", meta=True, data={"source": "session_start"}) for text in verdict.context)
-        return (*await self.live_tasks(), *said)
+        return tuple(
+            user(text, kind="attachment", meta=True, data={"source": "session_start"}) for text in verdict.context
+        )
 
     async def live_tasks(self) -> Sequence[Message]:
-        """After a compaction or a crash: which tasks live, from the store and not from anybody's memory."""
-        tasks = self.store.read(lambda conn: task_rows.live(conn, self.store.session_id))
+        """After a compaction or a crash: which tasks live or are still to be announced, from the store and not from
+        anybody's memory."""
+        tasks = self.store.read(lambda conn: _open_tasks(conn, self.store.session_id))
         if not tasks:
             return ()
-        lines = [
-            f"- {task.id} ({task.status}){f' named {task.name}' if task.name else ''}: {task.description}"
-            for task in tasks
-        ]
-        text = "Tasks that have not ended; each will send its notification:\n" + "\n".join(lines)
-        return (user(text, kind="attachment", meta=True, data={"source": "live_tasks"}),)
+        text = "Tasks that have not ended or were not announced yet; each will send its notification once:\n"
+        text += "\n".join(map(_line, tasks))
+        return (user(self.redact(text), kind="attachment", meta=True, data={"source": "live_tasks"}),)
 
 
 def narrowed(policy: Policy, *lists: Sequence[str] | None) -> Policy:
@@ -349,6 +355,20 @@ def narrowed(policy: Policy, *lists: Sequence[str] | None) -> Policy:
         if entries is not None and any("(" in entry for entry in entries):
             policy = policy.child(mode=Mode.DONT_ASK, rules=RuleSet.from_flags(entries))
     return policy
+
+
+def _open_tasks(conn: Connection, session_id: str) -> list[TaskRecord]:
+    """The tasks that live, and those that ended and whose notification waits, oldest first."""
+    live = task_rows.live(conn, session_id)
+    known = {task.id for task in live}
+    waiting = [delivery.task_id for delivery in outbox.waiting(conn, session_id)]
+    ended = [task_rows.get(conn, id) for id in waiting if id is not None and id not in known]
+    return sorted((*live, *ended), key=lambda task: task.created_at)
+
+
+def _line(task: TaskRecord) -> str:
+    what = f"{task.description} ({task.status}, {task.definition or task.type})"
+    return f"- {task.id}{f' named {task.name}' if task.name else ''}: {' '.join(what.split())}"
 
 
 async def _nothing() -> Sequence[Message]:

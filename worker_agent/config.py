@@ -113,7 +113,7 @@ class ContextSettings:
     max_compact_failures: int = 3
     compact_keep: float = 0.10  # share of the effective window: newest messages a compaction keeps as they are
     snip_at: float = 0.75  # share of the effective window
-    snip_at_least: float = 0.05  # share of the effective window: freeing less is not worth a broken cache
+    snip_at_least: float = 0.15  # share of the effective window: freeing less is not worth a broken cache
     snip_keep_turns: int = 10
     microcompact_keep: int = 5
     microcompact_cold: float = 3600.0  # seconds since the last assistant message

@@ -45,6 +45,7 @@ class ModelRequest:
     context_management: Mapping[str, Any] | None = None  # server-side context editing, where the model offers it
     compact: str | None = None  # on-demand compaction with these instructions ("" = the server's own)
     betas: tuple[str, ...] = ()
+    single: bool = False  # nothing follows on this call: what an adapter serialises for it need not be kept
 
 
 @dataclass(frozen=True, slots=True)

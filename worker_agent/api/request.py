@@ -136,7 +136,7 @@ class RequestBuilder:
         if kept.messages and any(map(normalize.changes_the_past, new)):
             kept = self._restart(request, info)
             new = request.messages
-        wire = self._normalized(kept, new, info)
+        wire = self._normalized(kept, new, info, ends_open=request.compact is not None)
         if kept.media + normalize.media_in(wire) > info.max_media:
             return self._in_full(request, info)
         compaction = kept.compaction or _has_compaction(wire)
@@ -156,7 +156,7 @@ class RequestBuilder:
 
     def _restart(self, request: ModelRequest, info: ModelInfo) -> _Kept:
         kept = _Kept(info, request.betas)
-        if request.conversation:
+        if request.conversation and not request.single:
             key = (request.conversation, info.id)
             if old := self._kept.pop(key, None):
                 self._room += old.size
@@ -170,12 +170,16 @@ class RequestBuilder:
             self._room += self._kept.popitem(last=False)[1].size
 
     @staticmethod
-    def _normalized(kept: _Kept, new: Sequence[Message], info: ModelInfo) -> list[WireMessage]:
-        """The passes over the part that is not settled yet. It begins with an answer, so it joins without a merge."""
+    def _normalized(
+        kept: _Kept, new: Sequence[Message], info: ModelInfo, *, ends_open: bool = False
+    ) -> list[WireMessage]:
+        """The passes over the part that is not settled yet. It begins with an answer, so it joins without a merge. With
+        `ends_open` an answer may stand last: a compaction adds nothing to what it covers."""
         wire = normalize.normalize_messages_for_api(new)
         wire = normalize.ensure_tool_result_pairing(wire, kept.call_ids)
         wire = normalize.strip_unsupported_blocks(wire, info, _block_betas(kept.betas, info))
-        return normalize.close(wire if kept.messages else normalize.open_(wire))
+        wire = wire if kept.messages else normalize.open_(wire)
+        return wire if ends_open and wire else normalize.close(wire)
 
     def _settle(self, kept: _Kept, messages: tuple[Message, ...], wire: list[WireMessage]) -> list[WireMessage]:
         """Moves what lies before the last answer into `kept`; gives the rest."""

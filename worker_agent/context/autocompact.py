@@ -5,16 +5,16 @@ The decision is here; the call is made by whoever composed the agent. After thre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from worker_agent.config import ContextSettings
 from worker_agent.context.tokens import estimate
 from worker_agent.context.values import Tracking, Window
-from worker_agent.context.view import groups
+from worker_agent.context.view import groups, is_collapse
 from worker_agent.messages import Message
 
-KEEP_SHARE = 0.1  # of the effective window: about as much of the newest messages is kept as it is
+KEEP_UNANSWERED = 0.25  # of the effective window: what nobody has answered yet is kept up to this
 
 
 class Pressure(StrEnum):
@@ -36,24 +36,48 @@ def pressure(tokens: int, effective: int, settings: ContextSettings, tracking: T
     return Pressure.ROOM
 
 
-def split(messages: Sequence[Message], window: Window, effective: int) -> int:
-    """The index from which messages are kept as they are: whole groups, about a tenth of the window, never an answer
-    without its results."""
-    kept = 0
-    cut = len(messages)
-    for group in reversed(groups(messages)):
-        kept += estimate(messages[group.start : group.stop], window.chars_per_token)
-        if kept > effective * KEEP_SHARE:
+def kept(
+    view: Sequence[Message], window: Window, effective: int, share: float, rebuilt: Collection[str] = ()
+) -> tuple[Message, ...]:
+    """The newest messages, which a compaction keeps as they are: what nobody has answered yet, and before it whole turns
+    up to `share` of the window. The kept part begins with an answer, so that it stays the same behind a summary. What an
+    earlier compaction made (its ids are in `rebuilt`) is made anew, and bounds what is kept."""
+    taken: list[Message] = []
+    begin, size, unanswered, bounded = 0, 0, True, False
+    for group in reversed(groups(view)):
+        stretch = view[group.start : group.stop]
+        if is_made(stretch[0], rebuilt):
+            bounded = True
+            continue
+        unanswered = unanswered and stretch[0].role != "assistant"
+        if bounded and not unanswered:
             break
-        cut = group.start
-    return cut
+        size += estimate(stretch, window.chars_per_token)
+        if size > effective * (KEEP_UNANSWERED if unanswered else share):
+            break
+        taken[:0] = stretch
+        if unanswered or stretch[0].role == "assistant":
+            begin = len(taken)
+    return tuple(taken[len(taken) - begin :])
+
+
+def is_made(message: Message, rebuilt: Collection[str] = ()) -> bool:
+    """Whether a message was made by a compaction or a collapse."""
+    return message.kind in ("boundary", "summary") or is_collapse(message) or message.id in rebuilt
 
 
 def drop_oldest(messages: Sequence[Message], share: float = 0.2) -> tuple[Message, ...]:
-    """Without the oldest whole groups, about `share` of the messages: when even the summarising call is too long."""
-    found = groups(messages)
-    wanted = max(1, int(len(messages) * share))
-    for group in found:
-        if group.stop >= wanted:
-            return tuple(messages[group.stop :])
+    """Without the oldest whole groups, about `share` of the text: when even the summarising call is too long. What an
+    earlier compaction said stays, it stands for much more than itself; () when nothing else is left."""
+    head = 0
+    while head < len(messages) and is_made(messages[head]):
+        head += 1
+    wanted, dropped = estimate(messages[head:], 4.0) * share, 0
+    for group in groups(messages):
+        if group.start < head:
+            continue
+        dropped += estimate(messages[group.start : group.stop], 4.0)
+        if dropped >= wanted:
+            rest = messages[group.stop :]
+            return (*messages[:head], *rest) if rest else ()
     return ()

@@ -15,7 +15,6 @@ from worker_agent.context.view import CLEARED
 from worker_agent.messages import Message
 
 RERUNNABLE = frozenset({"Read", "Bash", "Grep", "Glob", "WebFetch", "WebSearch", "Edit", "Write"})
-EDITING_BETA = "context-management-2025-06-27"
 
 
 def plan(view: Sequence[Message], settings: ContextSettings, now: float) -> Clear | None:
@@ -33,14 +32,19 @@ def plan(view: Sequence[Message], settings: ContextSettings, now: float) -> Clea
     return Clear(tuple(old)) if old else None
 
 
-def server_edit(window: Window, settings: ContextSettings, effective: int) -> Mapping[str, Any] | None:
-    """The request's `context_management` where the server edits: byte-identical for all calls of one model."""
+def server_edit(
+    window: Window, settings: ContextSettings, effective: int, lasting: Sequence[str] = ()
+) -> Mapping[str, Any] | None:
+    """The request's `context_management` where the server edits: byte-identical for all calls of one model. The results
+    of the tools named in `lasting` cannot be had again."""
     if not (window.server_editing and window.binds_thinking):
         return None
     edit = {
         "type": "clear_tool_uses_20250919",
-        "trigger": {"type": "input_tokens", "value": int(effective * 0.8)},
+        "trigger": {"type": "input_tokens", "value": int(effective * settings.server_edit_at)},
         "keep": {"type": "tool_uses", "value": settings.microcompact_keep},
         "clear_at_least": {"type": "input_tokens", "value": int(effective * 0.2)},
     }
+    if lasting:
+        edit["exclude_tools"] = list(lasting)
     return {"edits": [edit]}

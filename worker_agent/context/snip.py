@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from worker_agent.config import ContextSettings
 from worker_agent.context.tokens import estimate
 from worker_agent.context.values import Snip, Window
 from worker_agent.context.view import groups
 from worker_agent.messages import Message
 
-KEEP_TURNS = 10
-MIN_SHARE = 0.05  # of the window: freeing less is not worth a broken cache
 
-
-def plan(view: Sequence[Message], window: Window, tokens: int, threshold: int) -> Snip | None:
-    """What to drop when the view has passed `threshold` tokens."""
-    if tokens < threshold:
+def plan(
+    view: Sequence[Message], window: Window, tokens: int, effective: int, settings: ContextSettings
+) -> Snip | None:
+    """What to drop of a view of `tokens` in an effective window."""
+    if tokens < effective * settings.snip_at:
         return None
     turns = [g for g in groups(view) if view[g.start].tool_uses]
-    old = turns[:-KEEP_TURNS]
+    old = turns[: -settings.snip_keep_turns]
     read_later = _paths_read_whole([view[g.start] for g in turns])
     gone: list[Message] = []
     for position, group in enumerate(old):
@@ -31,9 +31,17 @@ def plan(view: Sequence[Message], window: Window, tokens: int, threshold: int) -
         if _all_failed(stretch) or _only_reads_again(view[group.start], position, read_later):
             gone += stretch
     freed = estimate(gone, window.chars_per_token)
-    if freed < window.window * MIN_SHARE:
+    if freed < effective * settings.snip_at_least or not _is_worth_it(view, gone, freed, window):
         return None
     return Snip(tuple(message.id for message in gone), freed)
+
+
+def _is_worth_it(view: Sequence[Message], gone: Sequence[Message], freed: int, window: Window) -> bool:
+    """Whether more than half as much goes as must be written to the cache anew: all behind the first dropped message."""
+    if not window.cache_control:
+        return True
+    first = next(i for i, message in enumerate(view) if message is gone[0])
+    return freed * 3 > estimate(view[first:], window.chars_per_token)
 
 
 def _all_failed(stretch: Sequence[Message]) -> bool:

@@ -7,6 +7,7 @@ Estimates: `chars_per_token` characters a token for text (a property of the mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from worker_agent.config import ContextSettings
@@ -59,17 +60,30 @@ def estimate(messages: Iterable[Message], chars_per_token: float) -> int:
     return int(text / chars_per_token + json / (chars_per_token / 2)) + images * IMAGE_TOKENS + 4 * count
 
 
-def prompt_tokens(view: Sequence[Message], window: Window, changed_at: float = 0.0, fixed: int = 0) -> int:
-    """Tokens of the next request: the last answer's usage plus what came after it. An answer older than the last
-    change of the view (`changed_at`, seconds since the epoch) says nothing any more; then all is estimated, and
-    `fixed` characters of system prompt and tools are counted too."""
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Tokens of a view: `known` from the usage of the answer `answer` (its id), and `estimated` by characters."""
+
+    known: int
+    estimated: int
+    answer: str = ""
+
+    @property
+    def total(self) -> int:
+        return self.known + self.estimated
+
+
+def prompt_tokens(view: Sequence[Message], window: Window, *, stale: str = "", fixed: int = 0) -> Count:
+    """Tokens of the next request: the last answer's usage plus an estimate of what came after it. An answer from before a
+    compaction (`stale` is the last of them) says nothing any more; then all is estimated, and `fixed` characters of
+    system prompt and tools are counted too."""
     for index in range(len(view) - 1, -1, -1):
         message = view[index]
         if message.role == "assistant" and message.usage is not None and message.usage.prompt:
-            if message.at <= changed_at:
+            if message.id == stale or message.kind == "summary":
                 break
-            return message.usage.total + estimate(view[index + 1 :], window.chars_per_token)
-    return estimate(view, window.chars_per_token) + int(fixed / window.chars_per_token)
+            return Count(message.usage.total, estimate(view[index + 1 :], window.chars_per_token), message.id)
+    return Count(0, estimate(view, window.chars_per_token) + int(fixed / window.chars_per_token))
 
 
 def effective_window(window: Window, settings: ContextSettings) -> int:

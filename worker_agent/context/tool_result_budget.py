@@ -13,17 +13,20 @@ from worker_agent.context.values import Spill
 from worker_agent.messages import Message
 
 
-def plan(message: Message, settings: ToolSettings, spill: Callable[[str, str], str]) -> Spill | None:
-    """For the newest results message: which of its results to spill so that the rest fits. `spill(tool_use_id, text)`
-    writes one and gives the text that stands for it."""
+def plan(
+    message: Message, settings: ToolSettings, spill: Callable[[str, str], str], cap: int | None = None
+) -> Spill | None:
+    """For the newest results message: which of its results to spill so that the rest fits `cap` characters (None: the
+    setting). `spill(tool_use_id, text)` writes one and gives the text that stands for it."""
+    cap = settings.message_cap if cap is None else min(cap, settings.message_cap)
     sizes = {b["tool_use_id"]: len(b["content"]) for b in message.tool_results if isinstance(b.get("content"), str)}
     total = sum(sizes.values())
-    if total <= settings.message_cap:
+    if total <= cap:
         return None
     contents = {b["tool_use_id"]: b["content"] for b in message.tool_results}
     texts: dict[str, str] = {}
     for tool_use_id in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        if total <= settings.message_cap or sizes[tool_use_id] <= settings.preview * 2:
+        if total <= cap or sizes[tool_use_id] <= settings.preview * 2:
             break
         texts[tool_use_id] = spill(tool_use_id, contents[tool_use_id])
         total -= sizes[tool_use_id] - len(texts[tool_use_id])

@@ -24,6 +24,7 @@ class Window(Protocol):
     binds_thinking: bool
     server_compaction: bool
     server_editing: bool
+    cache_control: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +54,27 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Collapse:
-    """Step 4: the messages from `first` to `last` (ids, both included) are shown as `summary`."""
+    """Step 4: the messages from `first` to `last` (ids, both included) are shown as `summary`. Where the server made it,
+    `block` is its compaction block, which stands for everything before it, and `after` the id of the newest message
+    when it was committed: thinking up to there is bound to the order that was sent."""
 
     kind: ClassVar[str] = "collapse"
     first: str
     last: str
     summary: str
+    block: Mapping[str, Any] | None = None
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StripThinking:
-    """Beside any other decision on a model that binds its thinking: the thinking blocks of every message up to and
-    including `last` are left out, because their signatures do not hold for the changed prefix."""
+    """Beside any other decision on a model that binds its thinking: the thinking blocks of every message from `first`
+    ("" = the beginning) to `last`, both included, are left out, because their signatures do not hold for the changed
+    prefix. What stands before the change is still bound to what it was."""
 
     kind: ClassVar[str] = "strip_thinking"
     last: str
+    first: str = ""
 
 
 Decision = Spill | Snip | Clear | Collapse | StripThinking

@@ -11,6 +11,7 @@ from worker_agent.messages import Block, Message
 
 CLEARED = "[Old tool result cleared to make room. Call the tool again if it is needed.]"
 THINKING = frozenset({"thinking", "redacted_thinking"})
+USER_CONTEXT_AFTER = "user_context_after"  # in the `data` of a server's compaction: behind which message it stands then
 
 
 def draw(messages: Sequence[Message], decisions: Sequence[Decision]) -> tuple[Message, ...]:
@@ -33,8 +34,8 @@ def apply(messages: tuple[Message, ...], decision: Decision) -> tuple[Message, .
             return tuple(message for message in messages if message.id not in gone)
         case Collapse():
             return _collapse(messages, decision)
-        case StripThinking(last=last):
-            return _strip_thinking(messages, last)
+        case StripThinking(last=last, first=begin):
+            return _strip_thinking(messages, begin, last)
 
 
 def _map_results(messages: tuple[Message, ...], new_text: Callable[[Block], str | None]) -> tuple[Message, ...]:
@@ -58,17 +59,35 @@ def _collapse(messages: tuple[Message, ...], decision: Collapse) -> tuple[Messag
     first, last = index.get(decision.first), index.get(decision.last)
     if first is None or last is None:
         return messages
-    text = f"<collapsed>\nSummary of earlier steps, made to save room:\n{decision.summary}\n</collapsed>"
-    at = messages[last].at
-    summary = m.user(text, kind="meta", meta=True, id=f"collapse-{decision.first}", at=at, data={"reason": "collapse"})
+    summary = _summary(decision, messages[last].at)
     return (*messages[:first], summary, *messages[last + 1 :])
 
 
-def _strip_thinking(messages: tuple[Message, ...], last: str) -> tuple[Message, ...]:
-    index = next((i for i, message in enumerate(messages) if message.id == last), None)
-    if index is None:
+def collapse_id(last: str) -> str:
+    """The id of the message that stands for a stretch ending with the message `last`."""
+    return f"collapse-{last}"
+
+
+def is_collapse(message: Message) -> bool:
+    return message.data.get("reason") == "collapse"
+
+
+def _summary(decision: Collapse, at: float) -> Message:
+    id = collapse_id(decision.last)
+    if decision.block is not None:
+        data = {"reason": "collapse", USER_CONTEXT_AFTER: decision.after}
+        return m.assistant((decision.block,), at=at, id=id, data=data)
+    text = f"<collapsed>\nSummary of earlier steps, made to save room:\n{decision.summary}\n</collapsed>"
+    return m.user(text, kind="meta", meta=True, id=id, at=at, data={"reason": "collapse"})
+
+
+def _strip_thinking(messages: tuple[Message, ...], begin: str, last: str) -> tuple[Message, ...]:
+    index = {message.id: i for i, message in enumerate(messages)}
+    start, end = (index.get(begin) if begin else 0), index.get(last)
+    if start is None or end is None:
         return messages
-    return (*(without_thinking(message) for message in messages[: index + 1]), *messages[index + 1 :])
+    stripped = (without_thinking(message) for message in messages[start : end + 1])
+    return (*messages[:start], *stripped, *messages[end + 1 :])
 
 
 def without_thinking(message: Message) -> Message:
@@ -93,6 +112,19 @@ def _without_media(block: Block) -> Block:
     if block.get("type") == "tool_result" and not isinstance(block.get("content", ""), str):
         return {**block, "content": [_without_media(inner) for inner in block["content"]]}
     return block
+
+
+def with_user_context(view: tuple[Message, ...], user_context: Message | None) -> tuple[Message, ...]:
+    """The view as it is sent. The injected user context stands in front; behind the compaction of a server, which must
+    come first and covers the context that was sent before, it stands again, after the messages that were kept."""
+    if user_context is None:
+        return view
+    head = next((i for i, message in enumerate(view[:2]) if USER_CONTEXT_AFTER in message.data), None)
+    if head is None:
+        return (user_context, *view)
+    after = view[head].data[USER_CONTEXT_AFTER]
+    place = next((i for i in range(head + 1, len(view)) if view[i].id == after), head) if after else head
+    return (*view[: place + 1], user_context, *view[place + 1 :])
 
 
 def groups(messages: Sequence[Message]) -> list[range]:

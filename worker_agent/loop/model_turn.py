@@ -35,6 +35,7 @@ from worker_agent.api.client import (
 from worker_agent.api.fallback import OverloadCounter, strip_thinking
 from worker_agent.api.limiter import Lead
 from worker_agent.api.retry import RetrySchedule
+from worker_agent.context.view import with_user_context
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.decide import Answer
 from worker_agent.loop.params import EventBuffer, QueryParams
@@ -320,8 +321,7 @@ class ModelTurn:
         view = self.prepared.view
         if self.model != self.params.model:
             view = self.overloads.without_foreign_thinking(view, self.model)
-        if self.params.user_context is not None:
-            view = (self.params.user_context, *view)
+        view = with_user_context(view, self.params.user_context)
         return ModelRequest(
             model=self.model,
             max_tokens=self._cap,

@@ -1,16 +1,20 @@
 """`AgentContext`: the context steps of one agent, with a model to summarise by and a journal to record in.
 
-The steps themselves are pure (`context/`); here is what needs a client: the summary of a compaction (by the server
-where the model offers it and binds its thinking, else by a call on the agent's own prefix, so that the cache serves it)
-and the background summaries of collapses (by the small model). A call that summarises never compacts itself.
+The steps themselves are pure (`context/`); here is what needs a client: the summary of a compaction and the background
+summaries of collapses, each by the means its model has (see `context/collapse.py`): the server's on-demand compaction
+where thinking is bound; else the agent's own model on the agent's own prefix, so that the cache serves it; else, where
+nothing is cached, a small model on plain text. A call that summarises never compacts itself, and what it summarises is
+sent as it was sent before, user context included.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from worker_agent import events as e
 from worker_agent import messages as m
@@ -21,11 +25,22 @@ from worker_agent.api.retry import RetrySchedule
 from worker_agent.config import Clock, Settings
 from worker_agent.context import autocompact, rebuild
 from worker_agent.context.autocompact import Pressure
-from worker_agent.context.pipeline import Pipeline
+from worker_agent.context.collapse import Means, Stretch, means_for
+from worker_agent.context.microcompact import RERUNNABLE
+from worker_agent.context.pipeline import Outcome, Pipeline, surviving
 from worker_agent.context.spill import spill_text
 from worker_agent.context.tokens import effective_window, estimate
-from worker_agent.context.values import Compacted, Decision, Prepared, Snip, Spill, Tracking, from_message, to_message
-from worker_agent.context.view import without_media
+from worker_agent.context.values import (
+    Collapse,
+    Compacted,
+    Decision,
+    Prepared,
+    Spill,
+    Tracking,
+    from_message,
+    to_message,
+)
+from worker_agent.context.view import with_user_context, without_media, without_thinking
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.ports import Budget, Journal, Nothing
 from worker_agent.messages import Block, Message, Usage
@@ -33,7 +48,13 @@ from worker_agent.tools.base import ToolContext
 from worker_agent.tools.registry import ToolRegistry
 
 MAX_SUMMARY_TRIES = 3
+MAX_STAGE_FAILURES = 3
+COLLAPSE_OUTPUT = 8_000  # tokens
+GIANT_SHARE = 0.25  # of the effective window: a new result as large as this goes to a file before a compaction
+UNCERTAIN_SHARE = 0.02  # of the window: with more estimated than this, a decision at the edge asks the endpoint
+EDGE = 1.15  # times the effective window: far beyond it, no exact count is needed
 EDITING_BETA = "context-management-2025-06-27"
+_TOO_LONG = frozenset({ErrorKind.PROMPT_TOO_LONG, ErrorKind.REQUEST_TOO_LARGE})
 
 Rebuild = Callable[[], Awaitable[Sequence[Message]]]
 
@@ -59,9 +80,9 @@ async def _no_word(trigger: str, summary: str) -> None:
 
 @dataclass(kw_only=True)
 class AgentContext:
-    """Satisfies the loop's `ContextPort`. `rebuild_more` gives what belongs behind the files after a compaction: state of
-    background agents, plan, skills, listings, hook results. `stored` is the whole transcript of a resumed agent, of
-    which the recorded decisions are taken."""
+    """Satisfies the loop's `ContextPort`. After a compaction `rebuild_tasks` gives the state of the background agents and
+    `rebuild_last` what stands at the end: results of session-start hooks. `stored` is the whole transcript of a resumed
+    agent, of which the recorded decisions are taken."""
 
     settings: Settings
     client: ModelClient
@@ -71,8 +92,11 @@ class AgentContext:
     registry: ToolRegistry
     tool_context: ToolContext
     system: tuple[str, ...]
+    user_context: Message | None = None
+    effort: str | None = None
     budget: Budget = field(default_factory=Nothing)
-    rebuild_more: Rebuild = _nothing_to_rebuild
+    rebuild_tasks: Rebuild = _nothing_to_rebuild
+    rebuild_last: Rebuild = _nothing_to_rebuild
     before_compact: BeforeCompact = _go_ahead
     after_compact: AfterCompact = _no_word
     on_call: Callable[[e.ModelCalled], None] = field(default=lambda call: None)
@@ -82,9 +106,12 @@ class AgentContext:
     def __post_init__(self) -> None:
         specs = ((spec.name, spec.description, spec.input_schema) for spec in self.registry.specs())
         fixed = sum(len(text) for text in self.system) + len(m.canonical(tuple(specs)))
-        self.pipeline = Pipeline(self.settings, self.clock, self._spill, fixed)
+        lasting = tuple(spec.name for spec in self.registry.specs() if spec.name not in RERUNNABLE)
+        self.pipeline = Pipeline(self.settings, self.clock, self._spill, fixed, lasting)
         self._take_up(self.stored)
         self._staging: asyncio.Task[None] | None = None
+        self._stage_failures = 0
+        self._has_small_model = True
 
     # ── the loop's port ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -92,22 +119,45 @@ class AgentContext:
     def has_staged_collapses(self) -> bool:
         return bool(self.pipeline.staged)
 
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether so much of the window is used that no new worker should report into it."""
+        return self.pipeline.share >= self.settings.context.collapse_block_spawns
+
     async def prepare(self, messages: tuple[Message, ...], info: ModelInfo, tracking: Tracking) -> Prepared:
         outcome = self.pipeline.run(messages, info, tracking)
         await self._record()
-        if outcome.pressure is Pressure.COMPACT:
+        tokens, pressure = await self._at_the_edge(outcome, info, tracking)
+        if pressure is Pressure.COMPACT:
             compacted = await self.compact(messages, info, "auto")
             if compacted is not None:
                 view = self.pipeline.draw(compacted.messages)
-                return Prepared(view=view, tokens=outcome.tokens, compacted=compacted)
+                return Prepared(
+                    view=view,
+                    tokens=tokens,
+                    compacted=compacted,
+                    context_management=outcome.context_management,
+                    betas=_betas(outcome),
+                )
         return Prepared(
             view=outcome.view,
-            tokens=outcome.tokens,
-            blocking=outcome.pressure is Pressure.BLOCKED,
-            compact_failed=outcome.pressure is Pressure.COMPACT,
+            tokens=tokens,
+            blocking=pressure is Pressure.BLOCKED,
+            compact_failed=pressure is Pressure.COMPACT,
             context_management=outcome.context_management,
-            betas=(EDITING_BETA,) if outcome.context_management else (),
+            betas=_betas(outcome),
         )
+
+    async def _at_the_edge(self, outcome: Outcome, info: ModelInfo, tracking: Tracking) -> tuple[int, Pressure]:
+        """Before a costly decision that rests on an estimate, the endpoint's own count, where it counts."""
+        effective = effective_window(info, self.settings.context)
+        uncertain = outcome.uncertain > effective * UNCERTAIN_SHARE and outcome.tokens < effective * EDGE
+        if outcome.pressure is Pressure.ROOM or not uncertain:
+            return outcome.tokens, outcome.pressure
+        counted = await self.client.count_tokens(self._request(outcome.view, info))
+        if counted is None:
+            return outcome.tokens, outcome.pressure
+        return counted, self.pipeline.pressure(counted, effective, tracking)
 
     def drain_collapses(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
         self.pipeline.commit(messages, info)
@@ -115,49 +165,63 @@ class AgentContext:
     async def compact(
         self, messages: tuple[Message, ...], info: ModelInfo, trigger: str, instructions: str = ""
     ) -> Compacted | None:
+        if not any(message.role == "user" or autocompact.is_made(message) for message in messages):
+            return None
         refusal, hints = await self.before_compact(trigger, instructions)
         if refusal:
             return None
-        effective = effective_window(info, self.settings.context)
-        self._spill_giants(messages, info, effective)
+        info = await self.client.model_info(info.id)  # a refusal may have taught its true window
+        self._spill_giants(messages, info)
+        await self._record()
         view = self.pipeline.draw(messages)
+        tokens = self.pipeline.tokens(view, info)
+        kept = self._kept(view, messages, info)
+        kept_ids = {message.id for message in kept}
+        past = tuple(message for message in view if message.id not in kept_ids)
         if trigger == "media":
-            view = tuple(without_media(message) for message in view)
-        cut = _cut(view, autocompact.split(view, info, effective))
-        summary = await self._summary(view, cut, info, "\n".join(filter(None, (instructions, *hints))))
+            past = tuple(without_media(message) for message in past)
+        summary = await self._summary(past, info, "\n".join(filter(None, (instructions, *hints))))
         if summary is None:
             return None
         text, usage = summary
-        on_server = isinstance(text, Message)
-        kept_ids = set() if on_server else {message.id for message in view[cut:]}
+        at = self.clock.now()
+        stored_kept = [message for message in messages if message.id in kept_ids]
         compacted = rebuild.compacted(
             trigger=trigger,
-            tokens_before=self.pipeline.tokens(view, info),
+            tokens_before=tokens,
             summary=text,
-            kept=[message for message in messages if message.id in kept_ids],
-            rebuilt=[*self._files(info), *await self.rebuild_more()],
+            kept=stored_kept,
+            rebuilt=[
+                *await self._files(info),
+                *await self.rebuild_tasks(),
+                *rebuild.plan_and_skills(messages, stored_kept, at),
+                *await self.rebuild_last(),
+            ],
             last_id=messages[-1].id if messages else None,
-            strip_thinking=not on_server,
+            strip_thinking=not isinstance(text, Message),
             strip_media=trigger == "media",
-            at=self.clock.now(),
+            at=at,
             usage=usage,
         )
         self.pipeline.restart(compacted.messages)
-        await self._record()
-        await self.after_compact(trigger, text.text if isinstance(text, Message) else text)
+        self._stage_failures = 0
+        self._forget_shown()
+        await self.after_compact(trigger, text.content[0]["content"] if isinstance(text, Message) else text)
         return compacted
 
     def turn_ended(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
+        if self._stage_failures >= MAX_STAGE_FAILURES:
+            return
         stretch = self.pipeline.stretch(messages, info)
         if stretch is not None:
             self.pipeline.staging = True
-            self._staging = asyncio.create_task(self._stage(stretch.messages, stretch.collapse))
+            self._staging = asyncio.create_task(self._stage(stretch, info))
 
     def largest(self, messages: tuple[Message, ...], info: ModelInfo) -> str:
         sized = [(len(m.canonical(block)), block) for message in messages for block in message.content]
         size, block = max(sized, key=lambda pair: pair[0], default=(0, {"type": "nothing"}))
         tokens = int(size / info.chars_per_token)
-        return f"a block of type {block['type']} with {size:,} characters (about {tokens:,} tokens)"
+        return f"{_named(block, messages)} with {size:,} characters (about {tokens:,} tokens)"
 
     async def close(self) -> None:
         """End what summarises in the background."""
@@ -167,69 +231,124 @@ class AgentContext:
 
     # ── summaries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _kept(self, view: tuple[Message, ...], messages: tuple[Message, ...], info: ModelInfo) -> tuple[Message, ...]:
+        """What a compaction keeps; nothing, if nothing would be left to summarise."""
+        context = self.settings.context
+        rebuilt = rebuild.rebuilt_ids(messages)
+        kept = autocompact.kept(view, info, effective_window(info, context), context.compact_keep, rebuilt)
+        return kept if any(message.kind != "boundary" for message in view[: len(view) - len(kept)]) else ()
+
     async def _summary(
-        self, view: tuple[Message, ...], cut: int, info: ModelInfo, instructions: str
+        self, past: tuple[Message, ...], info: ModelInfo, instructions: str
     ) -> tuple[str | Message, Usage] | None:
-        if info.server_compaction and info.binds_thinking and (done := await self._by_server(view, info, instructions)):
+        if means_for(info) is Means.SERVER and (done := await self._by_server(past, info, instructions)):
             return done
         prompt = prompts.load("compact")
         if instructions:
             prompt += f"\n\nWhat the person asks of this summary: {instructions}"
-        past = view[:cut]
+        asked = m.user(prompt, kind="meta", meta=True)
+        as_text = False
         for _ in range(MAX_SUMMARY_TRIES):
             try:
-                request = self._request((*past, m.user(prompt, kind="meta", meta=True)), info)
-                answer = await self._call(replace(request, tools_allowed=False))
+                request = self._plain(past, asked, info) if as_text else self._request((*past, asked), info)
+                answer = await self._call(request)
             except ModelError as error:
-                past = autocompact.drop_oldest(past)
-                if error.kind not in (ErrorKind.PROMPT_TOO_LONG, ErrorKind.REQUEST_TOO_LARGE) or not past:
+                if error.kind in _TOO_LONG:
+                    past = tuple(map(without_thinking, autocompact.drop_oldest(past, _share_too_much(error))))
+                elif error.kind is not ErrorKind.INVALID_REQUEST or as_text:
+                    return None
+                as_text = as_text or error.kind is ErrorKind.INVALID_REQUEST
+                if not past:
                     return None
                 continue
-            text = answer.text.strip()
-            return (text, answer.usage or Usage()) if text else None
+            if text := answer.text.strip():
+                return text, answer.usage or Usage()
+            as_text = True  # it called tools instead
         return None
 
     async def _by_server(
-        self, view: tuple[Message, ...], info: ModelInfo, instructions: str
+        self, past: tuple[Message, ...], info: ModelInfo, instructions: str
     ) -> tuple[Message, Usage] | None:
+        """The server's compaction of `past`; None where it cannot: the client's own summary takes over."""
         try:
-            answer = await self._call(replace(self._request(view, info), compact=instructions))
+            answer = await self._call(replace(self._request(past, info), compact=instructions))
         except ModelError:
-            return None  # the client's own summary takes over
+            return None
         block = next((b for b in answer.content if b.get("type") == "compaction" and b.get("content")), None)
         if block is None:
             return None
         return replace(answer, content=(block,), wire=b"", kind="summary", meta=True), answer.usage or Usage()
 
-    def _request(self, messages: tuple[Message, ...], info: ModelInfo) -> ModelRequest:
+    def _request(self, view: tuple[Message, ...], info: ModelInfo, purpose: str = "summary") -> ModelRequest:
+        """A call on the agent's own prefix: the same bytes in front, so that the cache and the signatures hold."""
         return ModelRequest(
             model=info.id,
             max_tokens=min(self.settings.context.summary_reserve, info.max_output),
             system=self.system,
             tools=self.registry.specs(),
-            messages=messages,
-            conversation=f"{self.tool_context.agent_id}/summary",
+            messages=with_user_context(view, self.user_context),
+            conversation=self._conversation(purpose, view),
+            effort=self.effort,
+            single=True,
         )
 
-    async def _stage(self, messages: tuple[Message, ...], collapse: Callable[[str], Decision]) -> None:
+    def _plain(self, messages: Sequence[Message], asked: Message, info: ModelInfo) -> ModelRequest:
+        """A call that knows the messages as plain text only: any endpoint takes it, and thinking has no part in it."""
+        room = int(effective_window(info, self.settings.context) * info.chars_per_token * 0.8)
+        text = _as_text(messages)
+        return ModelRequest(
+            model=info.id,
+            max_tokens=min(COLLAPSE_OUTPUT, info.max_output),
+            system=(),
+            tools=(),
+            messages=(m.user(text[-room:] or "(nothing)", kind="meta", meta=True), asked),
+            conversation=self._conversation("text", messages),
+            single=True,
+        )
+
+    def _conversation(self, purpose: str, messages: Sequence[Message]) -> str:
+        last = messages[-1].id if messages else "nothing"
+        return f"{self.tool_context.agent_id}/{purpose}/{last}"
+
+    async def _stage(self, stretch: Stretch, info: ModelInfo) -> None:
+        """Summarise `stretch` and stage it. A failure stages nothing: autocompact takes its place."""
         try:
-            info = await self.client.model_info(self.settings.small_model)
-            prompt = m.user(prompts.load("collapse"), kind="meta", meta=True)
-            request = ModelRequest(
-                model=info.id,
-                max_tokens=min(8_000, info.max_output),
-                system=(),
-                tools=(),
-                messages=(m.user(_as_text(messages), kind="meta", meta=True), prompt),
-                conversation=f"{self.tool_context.agent_id}/collapse",
-            )
-            text = (await self._call(request)).text.strip()
-            if text:
-                self.pipeline.staged.append(collapse(text))
+            staged = await self._summarise(stretch, info)
         except ModelError:
-            pass  # nothing staged: autocompact takes its place
+            staged = None
         finally:
             self.pipeline.staging = False
+        if staged is None:
+            self._stage_failures += 1
+        else:
+            self._stage_failures = 0
+            self.pipeline.staged.append(staged)
+
+    async def _summarise(self, stretch: Stretch, info: ModelInfo) -> Collapse | None:
+        if stretch.means is Means.SERVER:
+            done = await self._by_server(stretch.messages, info, "")
+            return stretch.collapse("", done[0].content[0]) if done else None
+        prompt = prompts.load("collapse")
+        if stretch.means is Means.PREFIX:
+            prompt = f"{_which(stretch)}\n\n{prompt}"
+            asked = m.user(prompt, kind="meta", meta=True)
+            request = self._request((*stretch.before, *stretch.messages, asked), info, "collapse")
+            text = (await self._call(replace(request, max_tokens=min(COLLAPSE_OUTPUT, info.max_output)))).text.strip()
+            return stretch.collapse(text) if text else None
+        text = (await self._by_small_model(stretch, m.user(prompt, kind="meta", meta=True), info)).text.strip()
+        return stretch.collapse(text) if text else None
+
+    async def _by_small_model(self, stretch: Stretch, asked: Message, info: ModelInfo) -> Message:
+        """The small model, or the agent's own where the endpoint has no such model."""
+        if self._has_small_model:
+            small = await self.client.model_info(self.settings.small_model)
+            try:
+                return await self._call(self._plain(stretch.messages, asked, small))
+            except ModelError as error:
+                if error.kind is not ErrorKind.NOT_FOUND:
+                    raise
+                self._has_small_model = False
+        return await self._call(self._plain(stretch.messages, asked, info))
 
     async def _call(self, request: ModelRequest) -> Message:
         """One summarising call with the same schedule, limiter and budget as any other."""
@@ -269,58 +388,107 @@ class AgentContext:
 
     # ── what is kept and what is read afresh ───────────────────────────────────────────────────────────────────────
 
-    def _spill_giants(self, messages: tuple[Message, ...], info: ModelInfo, effective: int) -> None:
-        """Results that alone fill a quarter of the window go to files, wherever they stand: no summary helps there."""
-        limit = int(effective * 0.25 * info.chars_per_token)
-        texts = {
-            block["tool_use_id"]: self._spill(block["tool_use_id"], block["content"])
-            for message in self.pipeline.draw(messages)
-            for block in message.tool_results
-            if isinstance(block.get("content"), str) and len(block["content"]) > limit
-        }
+    def _spill_giants(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
+        """New results that alone fill a quarter of the window go to files: no summary helps there. What was answered
+        already is left alone: it fits, and thinking may be bound to it."""
+        effective = effective_window(info, self.settings.context)
+        limit = int(effective * GIANT_SHARE * info.chars_per_token)
+        texts: dict[str, str] = {}
+        for message in reversed(self.pipeline.draw(messages)):
+            if message.role == "assistant":
+                break
+            for block in message.tool_results:
+                if isinstance(block.get("content"), str) and len(block["content"]) > limit:
+                    texts[block["tool_use_id"]] = self._spill(block["tool_use_id"], block["content"])
         if texts:
             self.pipeline.decide(Spill(texts))
 
-    def _files(self, info: ModelInfo) -> list[Message]:
-        """The files last read, afresh, newest first: at most 5, each and all within their caps."""
+    async def _files(self, info: ModelInfo) -> list[Message]:
+        """The files last read, afresh, newest first: at most 5, each and all within their caps and a fifth of the
+        window."""
         context = self.settings.context
         latest = sorted(self.tool_context.read_files.items(), key=lambda item: item[1].order, reverse=True)
-        room = int(context.rebuild_files_tokens * info.chars_per_token)
-        each = int(context.rebuild_file_tokens * info.chars_per_token)
+        tokens = min(context.rebuild_files_tokens, effective_window(info, context) // 5)
+        room = int(tokens * info.chars_per_token)
+        each = min(int(context.rebuild_file_tokens * info.chars_per_token), room // max(1, context.rebuild_files))
         found: list[Message] = []
         for path, _ in latest[: context.rebuild_files]:
-            try:
-                text = path.read_text(encoding="utf-8", errors="replace")[: min(each, room)]
-            except OSError:
-                continue
-            room -= len(text)
-            if text:
-                shown = f"<system-reminder>\nContent of {path}, read again after the summary:\n{text}\n</system-reminder>"
-                found.append(m.user(shown, kind="attachment", meta=True, at=self.clock.now()))
+            if text := await asyncio.to_thread(_beginning, path, each):
+                shown = self.tool_context.redact(m.clean(text))
+                found.append(rebuild.file_message(str(path), shown, self.clock.now()))
         return found
 
     def _spill(self, tool_use_id: str, text: str) -> str:
         return spill_text(text, tool_use_id, self.tool_context.spill_dir, self.settings.tools.preview)
 
+    def _forget_shown(self) -> None:
+        """What stood in the conversation does not any more: no tool may answer "as shown before"."""
+        for path, known in self.tool_context.read_files.items():
+            if known.ranges:
+                self.tool_context.read_files[path] = replace(known, ranges=())
+
     async def _record(self) -> None:
         if decisions := self.pipeline.take_new():
+            if not all(isinstance(decision, Spill) for decision in decisions):
+                self._forget_shown()
             await self.journal.append([to_message(decision) for decision in decisions])
 
     def _take_up(self, stored: Sequence[Message]) -> None:
-        """Go on with the decisions of a resumed conversation."""
-        rows = [message for message in stored if message.kind in ("view", "boundary")]
-        self.pipeline.decisions = [from_message(message) for message in rows if message.kind == "view"]
-        changes = (row.at for row in rows if row.data.get("decision") not in (Spill.kind, Snip.kind))
-        self.pipeline.changed_at = max(changes, default=0.0)
+        """Go on with the decisions of a resumed conversation: those since its last compaction, and those before it that
+        speak of what it kept. The usage of an answer older than a change of the view says nothing."""
+        decisions: list[Decision] = []
+        by_id = {row.id: row for row in stored}
+        stale = answer = ""
+        for row in stored:
+            if row.kind == "view":
+                decisions.append(from_message(row))
+            elif row.kind == "boundary":
+                decisions = surviving(decisions, [by_id[id] for id in row.data["kept"] if id in by_id])
+            elif row.role == "assistant" and row.usage:
+                answer = row.id
+            if row.kind == "boundary" or (row.kind == "view" and not isinstance(decisions[-1], Spill)):
+                stale = answer
+        self.pipeline.resume(decisions, stale)
 
 
-def _cut(view: Sequence[Message], cut: int) -> int:
-    """Where the kept messages begin: never with all of the view, and behind every collapse, which is no stored
-    message."""
-    if cut == 0:
-        return len(view)
-    collapses = [i for i, message in enumerate(view) if message.data.get("reason") == "collapse"]
-    return max(cut, collapses[-1] + 1 if collapses else 0)
+def _betas(outcome: Outcome) -> tuple[str, ...]:
+    return (EDITING_BETA,) if outcome.context_management else ()
+
+
+def _share_too_much(error: ModelError) -> float:
+    """The share of a prompt to leave out, by what the refusal says of its size."""
+    if not error.limit or not error.actual or error.actual <= error.limit:
+        return 0.2
+    return min(0.9, max(0.2, 1.05 - error.limit / error.actual))
+
+
+def _which(stretch: Stretch) -> str:
+    """Which part of the conversation is meant, where all of it is sent."""
+    if not any(message.kind == "answer" for message in stretch.before):
+        return "Only your own steps above and their results are meant below, all of them, earlier summaries included."
+    return (
+        f"Only the latest part of the conversation is meant below: your last {stretch.turns} answers and what their"
+        " calls brought. What stands before them stays as it is; leave it out."
+    )
+
+
+def _named(block: Block, messages: Sequence[Message]) -> str:
+    if block["type"] != "tool_result":
+        return f"a block of type {block['type']}"
+    calls = (call for message in messages for call in message.tool_uses)
+    name = next((call["name"] for call in calls if call["id"] == block["tool_use_id"]), None)
+    return f"a result of the tool {name}" if name else "a block of type tool_result"
+
+
+def _beginning(path: Path, characters: int) -> str:
+    """The beginning of a regular file; "" for anything else and for what cannot be read. Blocks."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return ""
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(characters)
+    except OSError:
+        return ""
 
 
 def _as_text(messages: Sequence[Message]) -> str:

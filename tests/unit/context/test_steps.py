@@ -10,12 +10,15 @@ from worker_agent import messages as m
 from worker_agent.config import ContextSettings, Settings, ToolSettings
 from worker_agent.context import autocompact, collapse, microcompact, snip, tool_result_budget
 from worker_agent.context.autocompact import Pressure
+from worker_agent.context.collapse import Means
 from worker_agent.context.pipeline import Pipeline
 from worker_agent.context.spill import spill_text
 from worker_agent.context.tokens import effective_window, estimate, prompt_tokens
 from worker_agent.context.values import Clear, Collapse, Snip, Spill, StripThinking, Tracking, from_message, to_message
-from worker_agent.context.view import CLEARED, apply, draw, groups
+from worker_agent.context.view import CLEARED, apply, draw, groups, is_collapse, with_user_context
 from worker_agent.messages import Usage
+
+KEEP_TURNS = ContextSettings().snip_keep_turns
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Model:
     binds_thinking: bool = False
     server_compaction: bool = False
     server_editing: bool = False
+    cache_control: bool = True
 
 
 class At:
@@ -95,16 +99,16 @@ def test_failed_turns_and_superseded_reads_are_snipped_past_the_threshold():
     failed = [call(0, "Bash", command="x"), results(0, "e" * 40_000, is_error=True)]
     stale = [call(1, file_path="/f"), results(1, "o" * 40_000)]
     fresh = [call(2, file_path="/f"), results(2, "n" * 400)]
-    view = [m.user("goal"), *failed, *stale, *fresh, *turns(snip.KEEP_TURNS, start=10)]
-    decision = snip.plan(view, Model(window=100_000), tokens=90_000, threshold=70_000)
+    view = [m.user("goal"), *failed, *stale, *fresh, *turns(KEEP_TURNS, start=10)]
+    decision = snip.plan(view, Model(window=100_000), 90_000, 90_000, ContextSettings())
     assert decision.ids == ("a0", "r0", "a1", "r1")
     assert 15_000 < decision.tokens < 25_000
 
 
 def test_nothing_is_snipped_below_the_threshold_or_for_too_little():
-    view = [m.user("goal"), call(0), results(0, "e", is_error=True), *turns(snip.KEEP_TURNS, start=10)]
-    assert snip.plan(view, Model(), tokens=10, threshold=100) is None
-    assert snip.plan(view, Model(), tokens=200, threshold=100) is None
+    view = [m.user("goal"), call(0), results(0, "e", is_error=True), *turns(KEEP_TURNS, start=10)]
+    assert snip.plan(view, Model(), 10, 100, ContextSettings()) is None
+    assert snip.plan(view, Model(), 200, 100_000, ContextSettings()) is None
 
 
 def test_a_failed_turn_with_words_of_the_model_is_kept():
@@ -112,9 +116,9 @@ def test_a_failed_turn_with_words_of_the_model_is_kept():
         m.user("goal"),
         call(0, "Bash", text="This shows that…", command="x"),
         results(0, "e" * 400_000, is_error=True),
-        *turns(snip.KEEP_TURNS, start=10),
+        *turns(KEEP_TURNS, start=10),
     ]
-    assert snip.plan(view, Model(window=100_000), tokens=90_000, threshold=70_000) is None
+    assert snip.plan(view, Model(window=100_000), 90_000, 90_000, ContextSettings()) is None
 
 
 # ── step 3 ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -149,24 +153,55 @@ def test_a_server_that_edits_is_asked_to_where_thinking_is_bound():
 # ── step 4 ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_stretch_is_staged_from_the_oldest_turn_on_and_ends_with_whole_turns():
-    view = [m.user("goal"), *turns(20, "x" * 20_000)]
-    stretch = collapse.next_stretch(view, Model(), 100_000, 150_000, [])
-    assert stretch.messages[0].id == "a0" and stretch.messages[-1].kind == "tool_results"
-    assert estimate(stretch.messages, 4.0) >= 150_000 * collapse.STRETCH_SHARE
+def stretch(view, model=Model(), tokens=155_000, effective=180_000, **fields):
+    return collapse.next_stretch(tuple(view), model, tokens, effective, ContextSettings(**fields))
 
 
-def test_the_next_stretch_begins_behind_what_is_staged():
-    view = [m.user("goal"), *turns(40, "x" * 20_000)]
-    first = collapse.next_stretch(view, Model(), 190_000, 150_000, []).collapse("s")
-    second = collapse.next_stretch(view, Model(), 190_000, 150_000, [first])
-    assert second.messages[0].id == f"a{int(first.last[1:]) + 1}"
+def test_where_the_cache_serves_the_old_part_stays_and_the_young_part_is_staged_but_for_the_newest_turn():
+    view = [m.user("goal"), *turns(15, "x" * 40_000)]
+    found = stretch(view)
+    front = estimate(found.before, 4.0)
+    assert found.means is Means.PREFIX and 180_000 * 0.45 <= front < 180_000 * 0.45 + 11_000
+    assert (found.before + found.messages, len(view) - len(found.before) - len(found.messages)) == (tuple(view[:-2]), 2)
+    assert found.messages[0].role == "assistant" and found.messages[-1].kind == "tool_results"
+
+
+def test_the_next_stretch_begins_behind_the_last_summary():
+    view = (m.user("goal"), *turns(15, "x" * 40_000))
+    first = stretch(view)
+    later = (*apply(view, first.collapse("found it")), *turns(7, "y" * 40_000, start=20))
+    second = stretch(later)
+    assert is_collapse(second.before[-1]) and second.messages[0].id == "a14"
+
+
+def test_when_old_part_and_summaries_fill_the_window_all_of_it_is_staged_once():
+    view = (m.user("goal"), *turns(15, "x" * 40_000))
+    view = apply(view, stretch(view).collapse("s" * 200_000))
+    found = stretch((*view, *turns(3, "y" * 40_000, start=20)))
+    assert found.before == view[:1] and any(is_collapse(message) for message in found.messages)
+
+
+def test_where_nothing_is_cached_the_stretch_reaches_back_to_the_first_answer():
+    found = stretch([m.user("goal"), *turns(15, "x" * 40_000)], Model(cache_control=False))
+    assert found.means is Means.TEXT and found.messages[0].id == "a0" and len(found.before) == 1
+
+
+def test_where_the_server_compacts_its_block_stands_for_all_up_to_a_point():
+    model = Model(binds_thinking=True, server_compaction=True)
+    view = (m.user("goal"), *turns(15, "x" * 40_000))
+    found = stretch(view, model)
+    assert found.means is Means.SERVER and found.before == ()
+    block = {"type": "compaction", "content": "all of it"}
+    folded = apply(view, replace(found.collapse("", block), after="r14"))
+    assert (folded[0].role, folded[0].content) == ("assistant", (block,)) and folded[1].id == "a14"
+    injected = m.user("memory", id="memory")
+    assert [msg.id for msg in with_user_context((*folded, m.user("new", id="n")), injected)[-2:]] == ["memory", "n"]
 
 
 def test_nothing_is_staged_while_there_is_room_or_too_little_to_say():
-    view = [m.user("goal"), *turns(20, "x" * 20_000)]
-    assert collapse.next_stretch(view, Model(), 10_000, 150_000, []) is None
-    assert collapse.next_stretch([m.user("goal"), *turns(6)], Model(), 100_000, 150_000, []) is None
+    view = [m.user("goal"), *turns(15, "x" * 40_000)]
+    assert stretch(view, tokens=100_000) is None
+    assert stretch([m.user("goal"), *turns(6)]) is None
 
 
 # ── step 5 ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,10 +223,21 @@ def test_the_window_less_its_buffers_decides(tokens, settings, tracking, expecte
     assert autocompact.pressure(tokens, effective, settings, tracking) is expected
 
 
-def test_a_split_never_parts_an_answer_from_its_results():
+def test_a_compaction_keeps_whole_turns_up_to_its_share():
     view = [m.user("goal"), *turns(30, "x" * 4_000)]
-    cut = autocompact.split(view, Model(), 100_000)
-    assert view[cut].role == "assistant" and 0 < len(view) - cut < len(view)
+    kept = autocompact.kept(view, Model(), 100_000, 0.1)
+    assert kept[0].role == "assistant" and 0 < len(kept) < len(view) and kept == tuple(view[-len(kept) :])
+
+
+def test_what_nobody_answered_yet_is_kept_though_the_turn_before_it_is_not():
+    view = [m.user("goal"), *turns(2, "x" * 80_000), m.user("and now?", id="q")]
+    assert [msg.id for msg in autocompact.kept(view, Model(), 100_000, 0.1)] == ["q"]
+
+
+def test_what_a_compaction_made_is_never_kept_by_the_next():
+    boundary = m.notice("", kind="boundary")
+    view = [boundary, m.user("s", kind="summary"), *turns(1), m.user("file", id="f"), m.user("go", id="q")]
+    assert [msg.id for msg in autocompact.kept(view, Model(), 100_000, 0.1, {"f"})] == ["q"]
 
 
 def test_dropping_the_oldest_drops_whole_groups():
@@ -199,6 +245,12 @@ def test_dropping_the_oldest_drops_whole_groups():
     left = autocompact.drop_oldest(view)
     assert left[0].role == "assistant" and len(left) < len(view)
     assert autocompact.drop_oldest([m.user("only")]) == ()
+
+
+def test_dropping_the_oldest_never_drops_what_an_earlier_compaction_said():
+    summary = m.user("s", kind="summary")
+    left = autocompact.drop_oldest([summary, *turns(10)], 0.5)
+    assert left[0] is summary and 9 <= len(left) < 20
 
 
 # ── the view ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,7 +321,7 @@ def test_a_spill_is_decided_once_and_keeps_its_bytes():
 def test_the_tokens_that_were_snipped_are_subtracted_from_the_last_usage():
     answer = m.assistant("x", usage=Usage(input=150_000), at=500.0)
     failed = [call(0, "Bash", command="x"), results(0, "e" * 160_000, is_error=True)]
-    messages = (m.user("goal"), *failed, *turns(snip.KEEP_TURNS, start=10), answer)
+    messages = (m.user("goal"), *failed, *turns(KEEP_TURNS, start=10), answer)
     outcome = pipeline(collapse=False).run(messages, Model(), Tracking())
     assert outcome.pressure is Pressure.ROOM and 105_000 < outcome.tokens < 115_000
 
@@ -277,7 +329,7 @@ def test_the_tokens_that_were_snipped_are_subtracted_from_the_last_usage():
 def test_a_model_that_binds_its_thinking_is_never_snipped():
     answer = m.assistant("x", usage=Usage(input=150_000), at=500.0)
     failed = [call(0, "Bash", command="x"), results(0, "e" * 160_000, is_error=True)]
-    messages = (m.user("goal"), *failed, *turns(snip.KEEP_TURNS, start=10), answer)
+    messages = (m.user("goal"), *failed, *turns(KEEP_TURNS, start=10), answer)
     steps = pipeline(collapse=False)
     assert steps.run(messages, Model(binds_thinking=True), Tracking()).tokens >= 150_000
     assert steps.take_new() == []
@@ -310,14 +362,25 @@ def test_only_what_is_new_is_drawn_as_long_as_nothing_is_decided():
     assert all(a is b for a, b in zip(steps.draw(grown), first, strict=False))
 
 
+@given(decisions, st.integers(1, len(HISTORY)))
+def test_a_view_drawn_bit_by_bit_is_the_view_drawn_at_once(taken, size):
+    steps = pipeline()
+    steps.draw(HISTORY[:size])
+    steps.draw(HISTORY)
+    for decision in taken:
+        steps.decide(decision)
+        steps.draw(HISTORY)
+    assert [msg.wire for msg in steps.draw(HISTORY)] == [msg.wire for msg in draw(HISTORY, taken)]
+
+
 # ── tokens ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_last_usage_counts_and_what_came_after_is_estimated():
     answer = m.assistant("x", usage=Usage(input=1_000, cache_read=500, output=20), at=50.0)
     view = [m.user("y" * 40_000), answer, m.user("z" * 400)]
-    assert prompt_tokens(view, Model()) == 1_520 + estimate(view[2:], 4.0)
-    assert prompt_tokens(view, Model(), changed_at=60.0) == estimate(view, 4.0)
+    assert prompt_tokens(view, Model()).total == 1_520 + estimate(view[2:], 4.0)
+    assert prompt_tokens(view, Model(), stale=answer.id).total == estimate(view, 4.0)
 
 
 def test_json_counts_double_and_an_image_two_thousand():
