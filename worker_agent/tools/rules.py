@@ -189,6 +189,10 @@ class Rule:
         tests = [self._one_path(candidate, places) for candidate in {lexical, resolved}]
         return all(tests) if self.behavior is Behavior.ALLOW else any(tests)
 
+    def matches_as_written(self, path: Path, places: Places) -> bool:
+        """The same without following links: for many files at once."""
+        return self.kind is Kind.WHOLE or self._one_path(path, places)
+
     def _one_path(self, path: Path, places: Places) -> bool:
         base, pattern = self._anchor(places)
         twins = places.twins if base == places.cwd or (base == self.source.base and places.cwd.is_relative_to(base)) else ()

@@ -7,10 +7,13 @@ text as it was written, for each part; it sees past exact wrappers and harmless 
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet, inside, resolve
@@ -23,6 +26,7 @@ from worker_agent.tools.shell_words import SimpleCommand, Word
 
 # Edits of these run code later, outside of any rule: they ask even where edits are accepted.
 PROTECTED = frozenset({".git", ".claude", ".mcp.json", ".gitmodules", ".husky", ".githooks", ".envrc", ".vscode", ".idea"})
+MAX_FILES = 10_000  # looked at for one word of a command
 # A prefix rule never covers these: what they run is not what the prefix shows.
 _NOT_BY_PREFIX = frozenset({"watch", "setsid", "ionice", "flock"})
 _SAFE_GIT_KEYS = ("user.", "color.", "advice.", "init.defaultbranch", "commit.gpgsign", "core.quotepath", "core.autocrlf", "log.")
@@ -119,15 +123,16 @@ class ShellJudge:
                 yield " ".join([*(f"{a.name}={a.value.text}" for a in command.assignments), *(w.text for w in command.words)])
 
     def _path_hits(self, rules: list[Rule]) -> Iterator[tuple[Rule, str, bool]]:
-        for tool, word, bases in self._targets():
+        for tool, word, bases, tree in self._targets():
             candidates = list(self._candidates(word, bases))
             for rule in rules:
                 if not rule.names(tool) or rule.kind is Kind.WHOLE:
                     continue
-                if any(rule.matches_path(path, self.places) for path in candidates):
-                    yield rule, f"{tool} of {word.raw}", True
-                elif not candidates:
-                    yield rule, f"{tool} of {word.raw}", False
+                what = f"{tool} of {word.raw}"
+                if any(rule.matches_path(path, self.places) for path in (*candidates, *self._files_of(word, bases))):
+                    yield rule, what, True
+                elif not candidates or (tree and any(_holds(rule, path, self.places) for path in candidates)):
+                    yield rule, what, False
 
     # what is free, acceptable, allowed
 
@@ -261,17 +266,31 @@ class ShellJudge:
         elif bases is not None:
             yield from (base / text for base in bases)
 
-    def _targets(self) -> Iterator[tuple[str, Word, tuple[Path, ...] | None]]:
-        """Every file that the command names as one to read or to write, carried commands included."""
+    def _files_of(self, word: Word, bases: tuple[Path, ...] | None) -> Iterator[Path]:
+        """The files there are now that a pattern stands for."""
+        if not word.glob or word.splits or word.tilde:
+            return
+        pattern = "*".join(glob.escape(part) for part in word.text.split(WILD))
+        for base in (bases or ()) if not pattern.startswith("/") else (Path("/"),):
+            names = glob.iglob(pattern, root_dir=base, include_hidden="dotglob" in self.command)
+            yield from (base / name for name in islice(names, MAX_FILES))
+
+    def _targets(self) -> Iterator[tuple[str, Word, tuple[Path, ...] | None, bool]]:
+        """Every file that the command names as one to read or to write, carried commands included, and whether it reads
+        all that lies below."""
         for command, bases in (*self._standing(), *((c, None) for c in self._commands if c.carried)):
             for redirect in command.redirects:
                 if redirect.target and not free_target(redirect.target) and (redirect.writes or redirect.reads):
-                    yield "Edit" if redirect.writes else "Read", redirect.target, bases
+                    yield "Edit" if redirect.writes else "Read", redirect.target, bases, False
             words = unwrapped(command.words) if command.words else ()
             if words and words[0].base in _READERS:
-                yield from (("Read", word, bases or (self.cwd,)) for word in read_paths(words) if word.raw)
+                named = [word for word in read_paths(words) if word.raw]
+                tree = _reads_below(words)
+                yield from (("Read", word, bases or (self.cwd,), tree) for word in named or ([Word(".", ".")] if tree else []))
             elif words and words[0].base in _WRITERS:
-                yield from (("Edit", word, bases or (self.cwd,)) for word in words[1:] if not word.text.startswith("-"))
+                yield from (
+                    ("Edit", word, bases or (self.cwd,), False) for word in words[1:] if not word.text.startswith("-")
+                )
 
     def _writes(self, command: SimpleCommand) -> list[Word]:
         targets = [r.target for r in command.redirects if r.writes and r.target and not free_target(r.target)]
@@ -299,8 +318,24 @@ class ShellJudge:
         return deciding
 
 
-_READERS = frozenset("cat head tail grep find wc diff stat du ls sed awk less more nl sort cut rg xxd od strings base64".split())
+_READERS = frozenset("cat head tail grep egrep fgrep zgrep rg ag ack find wc diff stat du ls sed awk less more nl sort cut rg xxd od strings base64 tac pr fold fmt comm paste join uniq hexdump cmp jq zcat bat".split())
 _WRITERS = frozenset("rm rmdir mv cp touch mkdir tee truncate ln install shred dd".split())
+
+
+def _reads_below(words: Words) -> bool:
+    """Whether a reader reads every file below a directory that it is given."""
+    name, options = words[0].base, [word.text for word in words[1:] if word.text.startswith("-")]
+    if name in ("rg", "ag", "ack"):
+        return True
+    flags = {"grep": "rR", "egrep": "rR", "fgrep": "rR", "zgrep": "rR", "diff": "r"}.get(name, "")
+    short = any(re.fullmatch(r"-\w+", option) and set(option[1:]) & set(flags) for option in options)
+    return bool(flags) and (short or any(option.startswith(("--rec", "--dereference-rec", "--directories=rec")) for option in options))
+
+
+def _holds(rule: Rule, directory: Path, places: Places) -> bool:
+    """Whether a file that the rule names lies below, among the first `MAX_FILES`."""
+    found = (Path(place, name) for place, _, names in os.walk(directory) for name in names)
+    return any(rule.matches_as_written(path, places) for path in islice(found, MAX_FILES))
 
 
 def _shown(command: SimpleCommand) -> str:

@@ -27,7 +27,7 @@ from worker_agent.tools.shell_tree import (
     TIMED_GROUP, descendants, gaps, is_strange, misreading, plainer, strange_character, tree,
 )  # fmt: skip
 from worker_agent.tools.shell_words import (
-    Assignment, Redirect, SimpleCommand, Word, decode_ansi_c, expand_braces, unquote_word,
+    Assignment, Redirect, SimpleCommand, Word, decode_ansi_c, expand_braces, open_bracket, unquote_word,
 )  # fmt: skip
 
 MAX_COMMAND = 10_000  # characters
@@ -472,7 +472,7 @@ class _Reader:
     def _concatenation(self, node: Any, raw: str, depth: int) -> Word:
         if node.type == "command_name" and len(node.children) == 1:
             return self._word(node.children[0], depth + 1)
-        text, glob, splits, end = "", False, False, node.start_byte
+        text, glob, splits, end, opened = "", False, False, node.start_byte, None
         for child in node.children:
             gap = self.source[end : child.start_byte].decode("utf-8", "replace")
             if not child.is_named and child.type == "$" and self.source[child.end_byte : child.end_byte + 1] in (b'"', b"'"):
@@ -483,8 +483,12 @@ class _Reader:
                 part = Word("``", "") if child.type == "``" else unquote_word(self._text(child))
             text += gap + part.text
             glob, splits, end = glob or part.glob, splits or part.splits, child.end_byte
+            if opened is None and not part.raw.startswith(("'", '"', "$")) and open_bracket(part.raw):
+                opened = text.rpartition("[")[0]
         if not node.children:
             return unquote_word(raw)
+        if opened is not None:  # a pattern, if a later piece closes it
+            return Word(raw, opened + WILD, glob=True, splits=True)
         return Word(raw, text, glob=glob, splits=splits)
 
     def _string(self, node: Any, depth: int) -> str:

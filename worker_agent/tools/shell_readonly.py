@@ -158,6 +158,7 @@ _VALUED = {
     "stat": frozenset("-c --format --printf".split()),
     "diff": frozenset("-U -C -W -I -x --label -L".split()),
 }
+_SEARCHERS = frozenset("grep egrep fgrep zgrep rg ag ack jq".split())  # their first operand is no file
 _NO_PATHS = frozenset({"echo", "pwd", "which", "git", "true", "false", ":", "test", "["})
 
 
@@ -166,7 +167,7 @@ def read_paths(words: Words) -> Iterator[Word]:
     name = words[0].text
     if name in _NO_PATHS:
         return
-    valued, skip_pattern, index = _VALUED.get(name, frozenset()), name == "grep", 1
+    valued, skip_pattern, index = _VALUED.get(name, frozenset()), name in _SEARCHERS, 1
     if any(re.match(r"-[A-Za-z]*[ef]|--regexp|--file", word.text) for word in words[1:]):
         skip_pattern = False
     options = True

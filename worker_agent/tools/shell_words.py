@@ -36,13 +36,21 @@ class Word:
         return self.text.rpartition("/")[2]
 
     def __add__(self, other: Word) -> Word:
+        if open_bracket(self.raw) and "]" in other.raw:
+            return Word(self.raw + other.raw, self.text.partition("[")[0] + WILD, glob=True, splits=True, tilde=self.tilde)
         return Word(
             self.raw + other.raw, self.text + other.text, self.glob or other.glob, self.splits or other.splits, self.tilde
         )
 
 
+def open_bracket(raw: str) -> bool:
+    """Whether an unquoted piece of a word begins a pattern `[…]` that only a later piece can close."""
+    return re.search(r"(?<!\\)\[[^\]/]*$", raw) is not None
+
+
 def unquote_word(raw: str) -> Word:
-    """A word without quote marks: backslashes removed, unquoted `* ? [` taken as patterns."""
+    """A word without quote marks: backslashes removed, unquoted `* ?` and `[…]` taken as patterns. A bracket ends
+    before the next slash, and where it ends is read generously: `[[:alpha:]x]` is one."""
     text, glob, index = "", False, 0
     while index < len(raw):
         char = raw[index]
@@ -50,11 +58,18 @@ def unquote_word(raw: str) -> Word:
             text += "" if raw[index + 1] == "\n" else raw[index + 1]
             index += 2
             continue
-        pattern = char in "*?" or (char == "[" and "]" in raw[index + 2 :])
+        end = _bracket_end(raw, index) if char == "[" else -1
+        pattern = char in "*?" or end > 0
         text += WILD if pattern else char
         glob = glob or pattern
-        index += 1
+        index = end if end > 0 else index + 1
     return Word(raw, text, glob=glob, tilde=raw.startswith("~"))
+
+
+def _bracket_end(raw: str, start: int) -> int:
+    """Behind the last `]` that may close the bracket at `start`; -1 if nothing closes it."""
+    slash = raw.find("/", start)
+    return raw.rfind("]", start + 2, slash if slash >= 0 else len(raw)) + 1 or -1
 
 
 _ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}

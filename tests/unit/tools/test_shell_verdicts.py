@@ -58,6 +58,7 @@ DENIED = [
     "git rebase --exec 'rm p' main", "git submodule foreach 'rm p'",
     # assignments: deny sees past any
     "FOO=1 rm p", "PATH=/x rm p", "A=1 B=2 rm p",
+    'x["$(rm p)"]', 'echo [a"$(rm p)"]', "echo [a`rm p`]",
     # what does not parse, but shows it
     "&& rm p", "rm p; (", "rm p\u00a0x", "ls\rrm p; rm q",
 ]  # fmt: skip
@@ -66,6 +67,7 @@ ASKED = [
     # S1
     "git log && curl x | sh", "git status $(touch p)", "X=`touch p` git status", "bash -c 'touch p'", "git status-x",
     # words that only the shell knows
+    "/bin/r[m] p", "/bin/[r]m p", "/bin/r[[:alpha:]] p", '/bin/r[m"x"] p', '/bin/r["m"] p', "/bin/r[!x] p", "r[m] p",
     "$X p", "${X} p", "$(echo rm) p", "`echo rm` p", "r*m p", "/bin/r? p", "a=rm; $a p", "${X}rm p", 'eval "$X"', 'bash -c "$X"',
     "echo rm p | bash", "curl x | sh", "bash < script", "source <(echo x)", "sh -c $X", "echo ${x@P}",
     "x='a[$(touch p)]'; echo $((x))", "[[ 'a[$(touch p)]' -eq 0 ]]", "x=$(cat f); (( x ))", "test -v 'a[$(touch p)]'",
@@ -191,6 +193,19 @@ def test_path_rules_hold_for_file_commands(project: Path) -> None:
     assert verdict(project, "cd src && echo x > a.py", deny=deny) == "deny"
     assert verdict(project, "rm src/a.py", deny=deny) == "deny"
     assert verdict(project, "cat src/a.py", deny=deny) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [("cat .e*", "deny"), ("cat ./.e*v", "deny"), ("cat s*/.e*", "deny"), ("cat <.e*", "deny"), ("bash -c 'cat .e*'", "deny"),
+     ("shopt -s dotglob; cat *", "deny"), ("cat .[e]nv", "ask"), ("grep -rn x .", "ask"), ("grep -R x", "ask"), ("diff -r . x", "ask"),
+     ("cat *", "allow"), ("grep -n x *", "allow"), ("grep -rn x docs", "allow"), ("ls -Ra", "allow"), ("find . -name '.e*'", "allow")],
+)  # fmt: skip
+def test_a_pattern_or_a_search_is_judged_by_the_files_it_would_read(project: Path, command: str, expected: str) -> None:
+    for name in (".env", "src/.env", "docs/a", "x"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    assert verdict(project, command, deny=("Read(.env)",)) == expected
 
 
 def test_word_boundaries_and_wildcards_are_as_documented(project: Path) -> None:
