@@ -74,15 +74,26 @@ class Still:
         return None
 
 
+def tell(console: Console, observed: Observed) -> None:
+    """A line for what a person should know at once."""
+    match observed.event:
+        case Notice(kind, text) if kind in TELLING:
+            who = f"{observed.task_id}: " if observed.task_id else ""
+            console.note(f"{who}{one_line(text)}")
+
+
 def task_values(changed: TaskChanged) -> dict[str, Any]:
     return task_detail_json(changed.task, str(changed.task.status), time.time())
 
 
 class JsonView(Still):
-    """One object at the end."""
+    """One object at the end on stdout; what a person should know meanwhile on stderr."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+
+    def on(self, observed: Observed) -> None:
+        tell(self._console, observed)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         if result is not None:
@@ -134,11 +145,8 @@ class PlainView(Still):
         match observed.event:
             case TaskChanged() as changed:
                 self._task(task_values(changed))
-            case Notice(kind, text) if kind in TELLING:
-                who = f"{observed.task_id}: " if observed.task_id else ""
-                self._console.note(f"{who}{one_line(text)}")
             case _:
-                return
+                tell(self._console, observed)
 
     def _task(self, task: Mapping[str, Any]) -> None:
         before, status = self._statuses.get(task["id"]), task["status"]

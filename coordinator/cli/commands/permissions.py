@@ -12,7 +12,7 @@ from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import is_trusted
 from coordinator.cli.failures import Failure
-from coordinator.cli.run_flags import MODES, flag, Names
+from coordinator.cli.run_flags import DIRECTORY, MODES, Names, flag
 from coordinator.exit_codes import ExitCode
 
 CALL = re.compile(r"(?P<tool>[A-Za-z_][\w*-]*)(?:\((?P<input>.*)\))?", re.DOTALL)
@@ -25,21 +25,26 @@ MAIN_FIELDS = {"Bash": "command", "WebFetch": "url", "Grep": "path", "Glob": "pa
 @click.option("--permission-mode", "mode", type=click.Choice(MODES), help="As in this mode.")
 @flag("--allowed-tools", "--allowedTools", "allowed_tools", type=Names(), default=(), metavar="RULES", help="With these rules, too.")
 @flag("--disallowed-tools", "--disallowedTools", "disallowed_tools", type=Names(), default=(), metavar="RULES", help="With these denials, too.")
+@flag("--settings", metavar="PATH|JSON", help="With this settings file, or its JSON, above the others.")
+@flag("--add-dir", "add_dirs", type=DIRECTORY, multiple=True, help="With this directory, too; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @common_options
 @pass_cli
-def test(cli: Context, call: str, mode: str | None, allowed_tools: tuple[str, ...], disallowed_tools: tuple[str, ...], as_json: bool) -> None:
+def test(
+    cli: Context, call: str, mode: str | None, allowed_tools: tuple[str, ...], disallowed_tools: tuple[str, ...],
+    settings: str | None, add_dirs: tuple[Path, ...], as_json: bool,
+) -> None:  # fmt: skip
     from worker_agent.tools import settings_files
-    from worker_agent.tools.permissions import Policy
-    from worker_agent.tools.rules import RuleSet
 
     tool, given = read_call(call)
-    here = Path.cwd()
-    loaded = settings_files.load(here, home=Path.home(), trusted=is_trusted(cli, here))
+    here, home = Path.cwd(), Path.home()
+    loaded = settings_files.load(here, home=home, trusted=is_trusted(cli, here), settings=settings)
     for line in (*loaded.problems, *loaded.held_back):
         cli.console.note(line)
-    rules = RuleSet.from_flags(allowed_tools, disallowed_tools) + loaded.rules
-    policy = Policy(mode=loaded.mode(mode), rules=rules, cwd=here, roots=(here, *loaded.directories))
+    policy = loaded.policy(
+        cwd=here, home=home, mode=mode, allowed=allowed_tools, disallowed=disallowed_tools,
+        roots=[directory.absolute() for directory in add_dirs],
+    )  # fmt: skip
     verdict = policy.explain(tool, given)
     values = {"decision": verdict.behavior, "rule": str(verdict.rule.text) if verdict.rule else None, "source": verdict.source, "why": verdict.why}
     if as_json:
