@@ -17,7 +17,7 @@ from worker_agent.messages import Usage
 
 ACTIVITIES = 5
 LONGEST_ACTIVITY = 200  # characters
-INTERVAL = 0.1  # seconds between two tellings at least
+INTERVAL = 0.25  # seconds between two tellings at least; a screen is drawn as often
 
 Price = Callable[[str, Usage], float | None]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from tasks.db import now_of
 from tasks.errors import Ambiguous, NameTaken, NotFound
+from tasks.hot import insert_all
 from tasks.models import agents, tasks
 from tasks.records import AgentRecord, TaskRecord
 from tasks.states import LIVE
 
 _COLUMNS = [column for column in agents.c if column.name != "next_seq"]
+_INSERT = insert_all(agents)
+_FIND = select(*_COLUMNS).where(agents.c.id == bindparam("agent_id"))
 
 
 def create(conn: Connection, agent: AgentRecord) -> AgentRecord:
@@ -29,14 +32,14 @@ def create(conn: Connection, agent: AgentRecord) -> AgentRecord:
         name: getattr(agent, name)
         for name in ("id", "session_id", "name", "definition", "model", "cwd", "is_coordinator")
     }
-    conn.execute(insert(agents), row | {"created_at": created_at, "next_seq": 0})
+    _INSERT.run(conn, **row, created_at=created_at, next_seq=0)
     found = find(conn, agent.id)
     assert found is not None
     return found
 
 
 def find(conn: Connection, agent_id: str) -> AgentRecord | None:
-    row = conn.execute(select(*_COLUMNS).where(agents.c.id == agent_id)).first()
+    row = conn.execute(_FIND, {"agent_id": agent_id}).first()
     return None if row is None else AgentRecord(**row._mapping)
 
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from tasks import notifications
 from tasks.db import now_of
-from tasks.hot import Hot
+from tasks.hot import Hot, insert_all
 from tasks.models import deliveries as table
 from tasks.models import tasks
 from tasks.records import Delivery, DeliveryKind, DeliveryStatus, TaskRecord
 
+_INSERT = insert_all(table, without="position")
 _WAITING = (
     select(table)
     .where(table.c.agent_id == bindparam("agent_id"), table.c.status == DeliveryStatus.WAITING)
@@ -58,8 +59,8 @@ def notification_id(task_id: str) -> str:
 
 
 def _insert(conn: Connection, **values: object) -> None:
-    row = {"task_id": None, "body": None, "why": None, "consumed_seq": None, "settled_at": None}
-    conn.execute(insert(table).inline(), row | values | {"status": DeliveryStatus.WAITING, "created_at": now_of(conn)})
+    row = {"task_id": None, "sender": None, "body": None, "why": None, "consumed_seq": None, "settled_at": None}
+    _INSERT.run(conn, **(row | values | {"status": DeliveryStatus.WAITING, "created_at": now_of(conn)}))
 
 
 def waiting(conn: Connection, agent_id: str) -> list[Delivery]:
@@ -110,6 +111,8 @@ def return_undelivered(conn: Connection, agent_id: str, why: str) -> list[Delive
 
 def redirect_notifications(conn: Connection, agent_id: str, to: str) -> None:
     """Give the notifications that wait for an agent to another: its own runs are over."""
+    if _ANY_WAITING.number(conn, agent_id=agent_id) is None:
+        return
     mine = (table.c.agent_id == agent_id) & (table.c.status == DeliveryStatus.WAITING)
     conn.execute(update(table).where(mine, table.c.kind == DeliveryKind.NOTIFICATION).values(agent_id=to))
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from sqlalchemy import Connection, Text, Update, and_, bindparam, func, insert, literal, or_, select, update
+from sqlalchemy import Connection, Text, and_, bindparam, func, insert, literal, or_, select, update
 
 from tasks import agents, events, leases, outbox
 from tasks.db import now_of
@@ -32,7 +33,9 @@ _AS_ASKED = (
     "isolation", "background", "result_schema", "allowed_tools", "output_file", "fence",
 )  # fmt: skip
 
+_INSERT = Hot(insert(tasks).inline().values({c.name: bindparam(c.name, type_=c.type) for c in tasks.c}))
 _GET = select(tasks).where(tasks.c.id == bindparam("task_id"))
+_KNOWN = Hot(select(tasks.c.attempt).where(tasks.c.id == bindparam("task_id")))
 _SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == tasks.c.session_id).scalar_subquery()
 _UNFENCED = or_(tasks.c.fence.is_(None), tasks.c.fence == _SESSION_FENCE)
 _STILL_RUNS = and_(
@@ -87,17 +90,17 @@ def create(conn: Connection, new: NewTask) -> TaskRecord:
     asking once. Raises `NameTaken`, `NotFound` (the task it continues), `Fenced`."""
     if new.fence is not None:
         leases.check(conn, new.session_id, new.fence)
-    if new.id is not None and (known := find(conn, new.id)) is not None:
-        return known
+    if new.id is not None and _KNOWN.number(conn, task_id=new.id) is not None:
+        return get(conn, new.id)
     id = new.id or _unused_id(conn, new)
     agent = _agent_for(conn, new, id)
     asked = {name: getattr(new, name) for name in _AS_ASKED}
-    conn.execute(insert(tasks), _BLANK | asked | _of_agent(agent, new) | {"id": id, "created_at": now_of(conn)})
+    _INSERT.run(conn, **(_BLANK | asked | _of_agent(agent, new) | {"id": id, "created_at": now_of(conn)}))
     events.add(conn, new.session_id, id, "task_created", {"type": new.type, "description": new.description})
     return get(conn, id)
 
 
-_BLANK: dict[str, object] = {
+_BLANK: dict[str, object] = dict.fromkeys(tasks.c.keys()) | {
     "status": TaskStatus.PENDING,
     "notified": False,
     "attempt": 0,
@@ -143,14 +146,13 @@ def claim(conn: Connection, task_id: str, *, owner: Owner, fence: int) -> int | 
     mine = {"owner_pid": owner.pid, "owner_started_at": owner.started_at, "owner_host": owner.host, "fence": fence}
     now = now_of(conn)
     run = {
-        "attempt": tasks.c.attempt + 1,
-        "started_at": func.coalesce(tasks.c.started_at, now),
+        "attempt": (attempt := task.attempt + 1),  # the transaction holds the write lock: nobody counts in between
+        "started_at": now if task.started_at is None else task.started_at,
         "last_activity_at": now,
     }
     from_states = [*sources(TaskStatus.RUNNING), TaskStatus.RUNNING]
     if not _move(conn, task_id, TaskStatus.RUNNING, from_states, **mine, **run):
         return None
-    attempt = task.attempt + 1  # the transaction holds the write lock: nobody counts in between
     events.add(conn, task.session_id, task_id, "task_running", {"before": task.status, "attempt": attempt})
     return attempt
 
@@ -186,7 +188,7 @@ def finish(
     optional = {"output_file": output_file, "exit_code": exit_code}
     ending |= {name: value for name, value in optional.items() if value is not None}
     before = get(conn, task_id)
-    if not _end(conn, before, status, and_(tasks.c.attempt == attempt, _UNFENCED), notify, ending):
+    if not _end(conn, before, status, attempt, notify, ending):
         _refuse_illegal(conn, before, status, attempt)
         return False
     return True
@@ -214,13 +216,14 @@ def _end(
     conn: Connection,
     task: TaskRecord,
     status: TaskStatus,
-    guard: object,
+    of_attempt: int | None,
     notify: bool,
     values: dict[str, object],
     by: str | None = None,
 ) -> bool:
     """The status, the event and the notification, in the caller's transaction."""
-    if not _move(conn, task.id, status, sources(status), guard, ended_at=now_of(conn), notified=not notify, **values):
+    values |= {"ended_at": now_of(conn), "notified": not notify}
+    if not _move(conn, task.id, status, sources(status), of_attempt, **values):
         return False
     told = {"before": task.status, "attempt": task.attempt, "end_reason": values["end_reason"], "by": by}
     events.add(conn, task.session_id, task.id, f"task_{status}", told)
@@ -236,14 +239,24 @@ def _move(
     task_id: str,
     target: TaskStatus,
     from_states: Sequence[TaskStatus],
-    guard: object = None,
+    of_attempt: int | None = None,
     **values: object,
 ) -> bool:
-    """The one guarded UPDATE of a status."""
-    statement: Update = update(tasks).where(tasks.c.id == task_id, tasks.c.status.in_(from_states))
-    if guard is not None:
-        statement = statement.where(guard)  # type: ignore[arg-type]
-    return conn.execute(statement.values(status=target, **values)).rowcount == 1
+    """The one guarded UPDATE of a status. With `of_attempt` only this run of the task, unfenced, may make the move."""
+    statement = _move_from(tuple(sorted(from_states)), of_attempt is not None, tuple(values))
+    run = {} if of_attempt is None else {"of_attempt": of_attempt}
+    return bool(statement.run(conn, task_id=task_id, target=target, **run, **values).rowcount == 1)
+
+
+@cache
+def _move_from(from_states: tuple[TaskStatus, ...], of_attempt: bool, names: tuple[str, ...]) -> Hot:
+    """The statement of `_move` that sets the columns `names`: there are few, and building one costs more than it does."""
+    guards = [tasks.c.id == bindparam("task_id"), or_(*(tasks.c.status == state for state in from_states))]
+    if of_attempt:
+        guards += [tasks.c.attempt == bindparam("of_attempt"), _UNFENCED]
+    target = bindparam("target", type_=CleanText)
+    values = {name: bindparam(name, type_=tasks.c[name].type) for name in names}
+    return Hot(update(tasks).where(*guards).values(status=target, **values))
 
 
 def _whom_to_tell(conn: Connection, task: TaskRecord) -> str:

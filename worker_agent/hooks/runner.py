@@ -137,18 +137,19 @@ class HookRunner:
 
     async def stop(self, last_message: str, stop_hook_active: bool) -> StopVerdict:
         """`Stop` for the agent a person talks to, `SubagentStop` for a worker."""
+        event, subject = ("Stop", "") if self.session.agent_type is None else ("SubagentStop", self.session.agent_type)
+        if not self.config.handlers(event, subject):
+            return StopVerdict()  # before anybody looks what lives below
         said: dict[str, Any] = {
             "stop_hook_active": stop_hook_active,
             "last_assistant_message": last_message,
             "background_tasks": list(self.background_tasks(self.session.task_id)),
         }
-        if self.session.agent_type is None:
-            verdict = await self._fire("Stop", **said, session_crons=[])
+        if event == "Stop":
+            verdict = await self._fire(event, subject, **said, session_crons=[])
         else:
             path = str(self.session.transcript_path or "")
-            verdict = await self._fire(
-                "SubagentStop", self.session.agent_type, **said, agent_transcript_path=path
-            )
+            verdict = await self._fire(event, subject, **said, agent_transcript_path=path)
         return StopVerdict((*verdict.blocking, *verdict.context), verdict.stop)
 
     async def subagent_start(self, agent_type: str, agent_id: str) -> Verdict:

@@ -28,6 +28,8 @@ class HookedTools:
     runner: HookRunner
 
     async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse:
+        if not self.runner.config.groups:
+            return PreToolUse()
         verdict = await self.runner.pre_tool_use(tool_name, self._shown(input), tool_use_id)
         _stop(verdict)
         return PreToolUse(_decision(verdict), verdict.updated_input, verdict.context)
@@ -35,6 +37,8 @@ class HookedTools:
     async def post_tool_use(
         self, tool_name: str, input: Input, tool_use_id: str, result: ToolResult, duration: float
     ) -> PostToolUse:
+        if not self.runner.config.groups:
+            return PostToolUse()
         text = _text(result)
         verdict = await self.runner.post_tool_use(
             tool_name, self._shown(input), tool_use_id, {"content": text, **result.data}, duration,
