@@ -122,7 +122,7 @@ class ContextSettings:
     collapse_stage: float = 0.85  # share of the effective window: a summary is made in the background from here on
     collapse_commit: float = 0.90  # share of the effective window
     collapse_front: float = 0.45  # share of the effective window: the oldest part, which stays as the cache holds it
-    collapse_keep: float = 0.05  # share of the effective window: newest turns left out, one at least
+    collapse_keep: float = 0.05  # share of the effective window: newest turns left out
     collapse_block_spawns: float = 0.95
     rebuild_files: int = 5
     rebuild_file_tokens: int = 5_000

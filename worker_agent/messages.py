@@ -34,6 +34,7 @@ Kind = Literal[
     "notice",  # display only
     "api_error",  # an API error shown to an observer; `data["media"]` names blocks to leave out from then on
 ]
+CACHE_ANCHOR = "cache_anchor"  # in `data`: what comes behind this message may be replaced, it and all before it stays
 WIRE_KINDS: frozenset[str] = frozenset({"prompt", "answer", "tool_results", "attachment", "meta", "summary"})
 
 

@@ -5,9 +5,10 @@ Rules of this file:
 1. What was sent once is sent again with the same bytes. Messages keep the bytes they were born with; the part of a
    conversation before its last answer is *settled*: it is normalised once and kept, so that a turn costs the few
    messages that are new and one join of bytes.
-2. Cache marks: one after the first system block (equal over all agents of a definition), the automatic one for the
-   tail, and one more at the end of the previous request when the last turn added more blocks than the lookback
-   reaches over. Marks do not count as content: the provider compares prefixes without them.
+2. Cache marks, the four that are allowed: one after the first system block (equal over all agents of a definition), one
+   at the last message that says that what stands before it stays while what follows may be replaced (a collapse), one
+   at the end of the previous request when the last turn added more blocks than the lookback reaches over, and the
+   automatic one for the tail. Marks do not count as content: the provider compares prefixes without them.
 3. No sampling parameters, no betas and no marks for models that no table knows.
 4. `messages` comes last in the body, so that everything before it is one constant piece of a conversation.
 """
@@ -23,7 +24,7 @@ from worker_agent.api import normalize
 from worker_agent.api.client import ModelInfo, ModelRequest, ToolSpec
 from worker_agent.api.normalize import COMPACTION_BETA, WireMessage
 from worker_agent.errors import ErrorKind, ModelError
-from worker_agent.messages import Message, canonical, clean, clean_json
+from worker_agent.messages import CACHE_ANCHOR, Message, canonical, clean, clean_json
 
 CONTEXT_MANAGEMENT_BETA = "context-management-2025-06-27"
 
@@ -47,6 +48,7 @@ class _Kept:
     call_ids: set[str] = field(default_factory=set)
     media: int = 0
     compaction: bool = False
+    anchor: int | None = None  # the wire message that holds the last cache anchor
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,10 @@ class RequestBuilder:
         if kept.media + normalize.media_in(wire) > info.max_media:
             return self._in_full(request, info)
         compaction = kept.compaction or _has_compaction(wire)
+        if (anchor := _anchor(new, wire)) is not None:
+            kept.anchor = len(kept.pieces) + anchor
         live = self._settle(kept, request.messages, wire)
-        return _marked(kept.pieces, live, info), compaction
+        return _marked(kept, live, info), compaction
 
     def _kept_for(self, request: ModelRequest, info: ModelInfo) -> _Kept:
         """What is settled, if the conversation still begins with it (compared by identity, in C)."""
@@ -214,13 +218,32 @@ def _joined(head: bytes, messages: list[bytes]) -> bytes:
     return b"".join((head, b',"messages":[', *messages[:-1], memoryview(last)[:-1], b"]}"))
 
 
-def _marked(settled: list[bytes], live: list[WireMessage], info: ModelInfo) -> list[bytes]:
-    """All pieces; the last settled one (the end of the previous request) marked if the lookback cannot reach it."""
+def _anchor(messages: Sequence[Message], wire: Sequence[WireMessage]) -> int | None:
+    """The index in `wire`, made of `messages`, of the one that holds the last cache anchor."""
+    place = next((i for i in range(len(messages) - 1, -1, -1) if CACHE_ANCHOR in messages[i].data), None)
+    if place is None:
+        return None
+    found = next((i for i in range(len(wire) - 1, -1, -1) if wire[i].start <= place), None)
+    return found if found is not None and wire[found].role == "user" else None
+
+
+def _marked(kept: _Kept, live: list[WireMessage], info: ModelInfo) -> list[bytes]:
+    """All pieces; the last settled one (the end of the previous request) marked if the lookback cannot reach it, and the
+    one with the anchor."""
+    settled = kept.pieces
     pieces = [*settled, *(message.wire + b"," for message in live)]
-    if info.cache_control and settled and sum(len(message.blocks) for message in live) > LOOKBACK:
-        end = len(settled) - 1
-        pieces[end] = settled[end][: -len(b"}]},")] + _MARK_SUFFIX
+    if not info.cache_control:
+        return pieces
+    if settled and sum(len(message.blocks) for message in live) > LOOKBACK:
+        _mark(pieces, len(settled) - 1)
+    if kept.anchor is not None and kept.anchor < len(pieces) - 1:
+        _mark(pieces, kept.anchor)
     return pieces
+
+
+def _mark(pieces: list[bytes], index: int) -> None:
+    if not pieces[index].endswith(_MARK_SUFFIX):
+        pieces[index] = pieces[index][: -len(b"}]},")] + _MARK_SUFFIX
 
 
 def _has_compaction(wire: Sequence[WireMessage]) -> bool:

@@ -92,13 +92,13 @@ def _start(view: Sequence[Message], window: Window, effective: int, settings: Co
 
 
 def _stop(view: Sequence[Message], window: Window, room: float) -> int:
-    """Behind the last message of the stretch: the newest turn is left out, and more of them while there is room."""
+    """Behind the last message of the stretch: the newest turns are left out, as many as have `room`. What comes while the
+    summary is made stands behind it in any case, so that the newest turn is always shown whole."""
     stop, size = len(view), 0
     for group in reversed(groups(view)):
         size += estimate(view[group.start : group.stop], window.chars_per_token)
-        if view[group.start].kind != "answer":
-            continue
-        if size > room and stop < len(view):
+        if size > room:
             break
-        stop = group.start
+        if view[group.start].kind == "answer":
+            stop = group.start
     return stop

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from worker_agent import messages as m
 from worker_agent.context.values import Clear, Collapse, Decision, Snip, Spill, StripThinking
-from worker_agent.messages import Block, Message
+from worker_agent.messages import CACHE_ANCHOR, Block, Message
 
 CLEARED = "[Old tool result cleared to make room. Call the tool again if it is needed.]"
 THINKING = frozenset({"thinking", "redacted_thinking"})
@@ -78,7 +78,7 @@ def _summary(decision: Collapse, at: float) -> Message:
         data = {"reason": "collapse", USER_CONTEXT_AFTER: decision.after}
         return m.assistant((decision.block,), at=at, id=id, data=data)
     text = f"<collapsed>\nSummary of earlier steps, made to save room:\n{decision.summary}\n</collapsed>"
-    return m.user(text, kind="meta", meta=True, id=id, at=at, data={"reason": "collapse"})
+    return m.user(text, kind="meta", meta=True, id=id, at=at, data={"reason": "collapse", CACHE_ANCHOR: True})
 
 
 def _strip_thinking(messages: tuple[Message, ...], begin: str, last: str) -> tuple[Message, ...]:

@@ -63,8 +63,12 @@ class Pass:
     async def run(self) -> AsyncIterator[e.Event]:
         if await self._is_over():
             return
-        async for event in self._prepare():
-            yield event
+        try:
+            async for event in self._prepare():
+                yield event
+        except Interrupted:
+            self.next = await interrupted(self.params, self.state, TerminalReason.ABORTED_STREAMING)
+            return
         if self._is_blocked():
             return
         self.params.attachments.begin(self.state.messages)
@@ -93,7 +97,8 @@ class Pass:
     async def _prepare(self) -> AsyncIterator[e.Event]:
         params, state = self.params, self.state
         self.info = await params.client.model_info(state.model)
-        self.prepared = await params.context.prepare(state.messages, self.info, state.auto_compact_tracking)
+        async with params.abort.guard():
+            self.prepared = await params.context.prepare(state.messages, self.info, state.auto_compact_tracking)
         if (compacted := self.prepared.compacted) is not None:
             await params.journal.append(compacted.added)
             tracking = state.auto_compact_tracking.compacted()
@@ -211,7 +216,12 @@ class Pass:
         params = self.params
         media = error.kind is ErrorKind.MEDIA_TOO_LARGE
         trigger = "media" if media else "reactive"
-        compacted = await params.context.compact(self.state.messages, self.turn.info, trigger)
+        try:
+            async with params.abort.guard():
+                compacted = await params.context.compact(self.state.messages, self.turn.info, trigger)
+        except Interrupted:
+            self.next = await interrupted(params, self.state, TerminalReason.ABORTED_STREAMING)
+            return
         if compacted is None:
             yield e.Notice("api_error", error.message, {"kind": error.kind.value})
             reason = TerminalReason.IMAGE_ERROR if media else TerminalReason.PROMPT_TOO_LONG

@@ -128,6 +128,11 @@ class AgentContext:
         outcome = self.pipeline.run(messages, info, tracking)
         await self._record()
         tokens, pressure = await self._at_the_edge(outcome, info, tracking)
+        if pressure is Pressure.COMPACT and self.pipeline.staging and self._staging is not None:
+            await asyncio.wait((self._staging,))  # it is summarised already: quicker than from the beginning
+            outcome = self.pipeline.run(messages, info, tracking)
+            await self._record()
+            tokens, pressure = outcome.tokens, outcome.pressure
         if pressure is Pressure.COMPACT:
             compacted = await self.compact(messages, info, "auto")
             if compacted is not None:
@@ -203,10 +208,10 @@ class AgentContext:
             at=at,
             usage=usage,
         )
-        self.pipeline.restart(compacted.messages)
+        await self.after_compact(trigger, text.content[0]["content"] if isinstance(text, Message) else text)
+        self.pipeline.restart(compacted.messages)  # last, and in one go with the return: an interrupt comes before
         self._stage_failures = 0
         self._forget_shown()
-        await self.after_compact(trigger, text.content[0]["content"] if isinstance(text, Message) else text)
         return compacted
 
     def turn_ended(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
@@ -431,7 +436,8 @@ class AgentContext:
         if decisions := self.pipeline.take_new():
             if not all(isinstance(decision, Spill) for decision in decisions):
                 self._forget_shown()
-            await self.journal.append([to_message(decision) for decision in decisions])
+            # An interrupt must not part what holds from what is recorded.
+            await asyncio.shield(self.journal.append([to_message(decision) for decision in decisions]))
 
     def _take_up(self, stored: Sequence[Message]) -> None:
         """Go on with the decisions of a resumed conversation: those since its last compaction, and those before it that
