@@ -22,11 +22,11 @@ class Processes:
         self._store = store
         self._task_id = task_id
         self._grace = grace
-        self._began = False
+        self._own: list[tuple[int, float]] = []
 
     def began(self, pid: int, started_at: float) -> None:
         """A tree begins: kept so that it can be ended from anywhere."""
-        self._began = True
+        self._own.append((pid, started_at))
         store = self._store
         store.submit(
             lambda conn: processes.add(
@@ -42,10 +42,14 @@ class Processes:
 
     async def end_own(self) -> tuple[str, ...]:
         """As `end`, for what this object saw begin: nothing is asked or scanned for a task without processes."""
-        return await self.end() if self._began else ()
+        return await self.end() if self._own else ()
 
     async def end(self) -> tuple[str, ...]:
-        """End all of them; what still lives, in words."""
+        """End all of them; what still lives, in words. Once the session is another process's, its trees bear the same
+        task's name: only those that this object saw begin are ended then."""
+        if self._store.lost:
+            found = await asyncio.gather(*(end_tree(pid, started, None, self._grace) for pid, started in self._own))
+            return tuple(str(survivor) for part in found for survivor in part)
         await self._store.writer.flush()
         rows = self._store.read(lambda conn: processes.list_processes(conn, task_id=self._task_id))
         mine = [row for row in rows if row.host == self._store.owner.host]

@@ -158,6 +158,7 @@ class Session:
         self.coordinator.changed.set()
 
     def end(self, ending: Ending) -> None:
+        self.store.lost |= ending is Ending.LOST
         if self._ending is None:
             self._ending = ending
             self._ended_in_turn = self._in_turn

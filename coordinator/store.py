@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.db import Database
+from tasks.errors import Fenced
 from tasks.records import Owner
 from tasks.writer import Writer
 from worker_agent.config import Clock
@@ -31,10 +32,15 @@ class Store:
     owner: Owner
     clock: Clock
     fence: int = 0
+    lost: bool = False  # another process drives the session now: nothing is written, nothing of it is touched
 
     async def write(self, job: Callable[[Connection], T]) -> T:
-        """Run `job` in a transaction; durable on return."""
-        return await self.writer.write(job)
+        """Run `job` in a transaction; durable on return. Raises `Fenced` once another process drives the session."""
+        try:
+            return await self.writer.write(job)
+        except Fenced:
+            self.lost = True
+            raise
 
     def submit(self, job: Callable[[Connection], object]) -> None:
         """Have `job` run soon, with nobody waiting for it."""

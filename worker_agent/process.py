@@ -32,6 +32,7 @@ from worker_agent.process_tree import (
     Survivor,
     end_tree,
     find_tree,
+    marked,
     set_subreaper,
     start_time,
     sweep_zombies,
@@ -244,7 +245,7 @@ class _Shell:
         writer = output.open()
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._argv,
+                *marked(self._argv, shell=self.id, task=self._env.get(TASK_MARKER)),
                 cwd=self._cwd,
                 env=self._env,
                 stdin=asyncio.subprocess.DEVNULL,

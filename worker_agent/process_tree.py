@@ -7,11 +7,13 @@ How a process is known to belong to the tree (each way catches what another miss
 3. the session of the root, and of members that lead one: catches `timeout`, which makes a process group of its own,
    and orphans whose parent is gone;
 4. the marker in the environment (`COORDINATOR_TASK_ID=…`, `COORDINATOR_SHELL_ID=…`): catches daemons that forked
-   twice and lead their own session.
+   twice and lead their own session;
+5. the mark in a resource limit that nothing else uses (Linux, `marked`): it is inherited over fork and exec, and a
+   process that cleared its environment still bears it.
 
-What is once known stays known from scan to scan. Not to be found is one kind only: a process that cleared its
-environment *and* leads a session of its own *and* lost its parent before the first scan saw it. Under `set_subreaper`
-it is at least a child of this process, not of init.
+What is once known stays known from scan to scan. Not to be found is one kind only, and only where the fifth way is not
+to be had: a process that cleared its environment *and* leads a session of its own *and* lost its parent before the
+first scan saw it. Under `set_subreaper` it is at least a child of this process, not of init.
 
 Ending is TERM, a grace period, KILL, repeated until two scans in a row find nothing; what is left is named. This
 process and its ancestors are never signalled. A zombie counts as gone. Those that became ours by adoption are reaped
@@ -21,11 +23,14 @@ here: at once where we know them as such, else when nobody else has reaped them 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
 
 import psutil
 
@@ -317,10 +322,45 @@ def _lineage(rows: dict[int, _Row], pid: int) -> set[int]:
 
 def _carries(pid: int, entries: frozenset[tuple[str, str]]) -> bool:
     try:
-        environ = psutil.Process(pid).environ()
+        process = psutil.Process(pid)
+        environ = process.environ()
+        if any(environ.get(name) == value for name, value in entries):
+            return True
+        limits = process.rlimit(psutil.RLIMIT_RTTIME) if _marks_limits() else (0, 0)
     except (psutil.Error, OSError, ValueError):
         return False
-    return any(environ.get(name) == value for name, value in entries)
+    return any(_limit_mark(name, value) in limits for name, value in entries)
+
+
+# The limit on the CPU time of real-time processes, in microseconds, means nothing to any other process. Its soft value
+# names the shell, its hard one the task: far apart, and both longer than anything runs (35 and 36,000 years).
+_LIMIT_BASE = {SHELL_MARKER: 1 << 50, TASK_MARKER: 1 << 60}
+
+
+def marked(argv: Sequence[str], *, shell: str, task: str | None) -> list[str]:
+    """The command line that runs `argv` with the marks of its tree in a resource limit; as it is where that is not to
+    be had. `prlimit` replaces itself by the command: no process is added."""
+    tool = _marks_limits()
+    if not tool or shutil.which(argv[0]) is None:  # what is not there is to fail as itself
+        return list(argv)
+    hard = _limit_mark(TASK_MARKER, task) if task else ""
+    return [tool, f"--rttime={_limit_mark(SHELL_MARKER, shell)}:{hard}", "--", *argv]
+
+
+def _limit_mark(name: str, value: str) -> int:
+    return _LIMIT_BASE[name] + int.from_bytes(blake2b(value.encode(), digest_size=5).digest(), "big")
+
+
+@cache
+def _marks_limits() -> str | None:
+    """The program that sets limits; None where there is none, or where this process is bound by a mark itself (then
+    whoever set that one finds the trees begun here too)."""
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    unbound = resource.getrlimit(resource.RLIMIT_RTTIME)[1] == resource.RLIM_INFINITY
+    return shutil.which("prlimit") if unbound else None
 
 
 def _signal(row: _Row, number: signal.Signals) -> None:

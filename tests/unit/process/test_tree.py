@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,16 +124,14 @@ def test_cancelling_again_and_again_does_not_leave_the_tree_half_ended(lab: Lab)
     asyncio.run(scenario())
 
 
-def test_a_kill_takes_less_than_a_quarter_second_when_everything_heeds_it(lab: Lab) -> None:
-    async def scenario() -> float:
-        running = asyncio.create_task(lab.shell("timeout 100 sleep 90"))
+def test_a_kill_waits_for_no_grace_when_everything_heeds_it(lab: Lab) -> None:
+    async def scenario() -> None:
+        running = asyncio.create_task(lab.shell("timeout 100 sleep 90", grace=600.0))
         assert await eventually_async(lambda: len(lab.alive()) >= 3)
-        begun = time.perf_counter()
         running.cancel()
         await asyncio.wait({running})
-        return time.perf_counter() - begun
 
-    assert asyncio.run(scenario()) < 0.25
+    asyncio.run(scenario())
 
 
 def test_another_process_ends_the_tree_by_pid_and_start_time(lab: Lab) -> None:
@@ -164,7 +163,10 @@ def test_another_process_ends_what_an_ended_shell_left_behind(lab: Lab) -> None:
     assert done.stdout.strip() == "[]" and lab.alive() == []
 
 
-def test_a_cleared_orphan_in_the_dead_shells_session_is_found_by_pid_and_start_time(lab: Lab) -> None:
+def test_a_cleared_orphan_in_the_dead_shells_session_is_found_by_pid_and_start_time(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker_agent.process_tree._marks_limits", lambda: None)
     outcome = lab.run("env -i sleep 300 & true")
     pid, start = lab.started[0]
     assert lab.alive() == []
@@ -285,8 +287,40 @@ def test_a_tree_remembers_members_that_lost_their_parent(lab: Lab) -> None:
     asyncio.run(scenario())
 
 
-def test_what_cannot_be_found_is_a_cleared_orphan_in_a_session_of_its_own(lab: Lab) -> None:
+ORPHANS = {
+    "setsid in the background": "(env -i setsid sh -c 'echo $$ > {pid}; exec sleep 300' &)",
+    "setsid that forks": "env -i setsid -f sh -c 'echo $$ > {pid}; exec sleep 300'",
+    "a daemon": "env -i {python} daemon.py {pid}",
+}
+
+
+@pytest.mark.parametrize("kind", ORPHANS)
+def test_an_orphan_without_environment_in_a_session_of_its_own_bears_the_mark_of_its_tree(lab: Lab, kind: str) -> None:
+    if shutil.which("prlimit") is None:
+        pytest.skip("no prlimit here")
+    pid = lab.directory / "pid"
+    (lab.directory / "daemon.py").write_text(DAEMON)
+    orphan = ORPHANS[kind].format(pid=pid, python=sys.executable)
+    lab.run(f"{orphan} ; until [ -s {pid} ]; do :; done")
+    other = f"import asyncio; from worker_agent.process_tree import *; print(asyncio.run(end_tree(None, None, {lab.task!r})))"
+    assert find_tree(None, None, lab.task + "x") == []
+    assert [s.pid for s in find_tree(None, None, lab.task)] == [int(pid.read_text())]
+    said = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n" and eventually(lambda: find_tree(None, None, lab.task) == [])
+
+
+def test_ending_one_shell_leaves_the_trees_of_its_task_alone(lab: Lab) -> None:
+    lab.run("(env -i setsid sleep 300 &)")
+    lab.run("sleep 300 & sleep 300", timeout=0.3)
+    assert [s.cmdline for s in find_tree(None, None, lab.task)] == ["sleep 300"]
+    assert asyncio.run(end_tree(None, None, lab.task)) == []
+
+
+def test_what_cannot_be_found_without_that_mark_is_a_cleared_orphan_in_a_session_of_its_own(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stated limit. Its pid is known to the test only; under a sub-reaper it is at least our child."""
+    monkeypatch.setattr("worker_agent.process_tree._marks_limits", lambda: None)
     pidfile = lab.directory / "pid"
     orphan = f"(env -i setsid sh -c 'echo $$ > {pidfile}; exec sleep 300' &)"
     outcome = lab.run(f"{orphan} ; until [ -s {pidfile} ]; do :; done")
@@ -298,7 +332,6 @@ def test_what_cannot_be_found_is_a_cleared_orphan_in_a_session_of_its_own(lab: L
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
 
 
 def test_cancelling_while_the_shell_is_being_started_leaves_nothing(lab: Lab) -> None:
