@@ -22,6 +22,7 @@ from coordinator.cli.person import Person
 from coordinator.cli.run_views import Started, View
 from coordinator.exit_codes import ExitCode
 from coordinator.options import RunOptions
+from worker_agent.api import sdk
 from worker_agent.tools.base import Approver
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Drive:
 
     def run(self) -> int:
         """The run's exit code."""
+        if not self.options.offline:
+            sdk.begin_to_load()  # first of all: it takes longer than everything else together
         return asyncio.run(self._run())
 
     async def _run(self) -> int:

@@ -25,6 +25,7 @@ import orjson
 from worker_agent.api import credentials, errors_map, models
 from worker_agent.api.client import Finished, ModelEvent, ModelInfo, ModelRequest
 from worker_agent.api.request import Call, RequestBuilder
+from worker_agent.api.sdk import load as load_sdk
 from worker_agent.api.stream import Watchdog, fold
 from worker_agent.config import Clock, Settings, SystemClock
 from worker_agent.errors import ErrorKind, ModelError
@@ -145,7 +146,7 @@ class AnthropicClient:
         if self._sdk is None:
             async with self._opening:
                 if self._sdk is None:
-                    await asyncio.to_thread(_import_sdk)
+                    await asyncio.to_thread(load_sdk)
                     self._open()
         assert self._sdk is not None
         return self._sdk
@@ -259,11 +260,6 @@ class AnthropicClient:
         if not response.is_success:
             raise errors_map.from_response(response.status_code, response.headers, body, self._clock.now())
         return _json_object(body)
-
-
-def _import_sdk() -> None:
-    import anthropic  # noqa: F401
-    import httpx2  # noqa: F401
 
 
 def _transport_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
