@@ -279,7 +279,13 @@ async def _compose(
     backend = LocalBackend(
         Slots(options.max_workers),
         lambda task_id: WorkerRun(
-            task_id, store=store, engines=engines, worktrees=worktrees, observer=observer, end_shells=shells.end_of
+            task_id,
+            store=store,
+            engines=engines,
+            worktrees=worktrees,
+            observer=observer,
+            end_shells=shells.end_of,
+            on_recorded=coordinator.ended,
         ),
         coordinator.ended,
     )
@@ -295,7 +301,8 @@ async def _compose(
         coordinator.ended(task_id)
 
     shells.on_end = shell_ended
-    inbox = TaskInbox(store, store.session_id, redact, lambda id: id in backend.running() or id in shells.running())
+    inbox = TaskInbox(store, store.session_id, redact, lambda id: backend.is_unwinding(id) or id in shells.running())
+    coordinator.news = inbox.nudge
     own = (
         AgentTool(coordinator, agents, foreground=not options.use_coordinator),
         SendMessageTool(coordinator),

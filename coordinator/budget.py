@@ -4,8 +4,10 @@
    the sum of what is spent and what is held never passes the limit, however many agents call at once.
 2. An agent that calls normally also keeps back the price of one more such call: its last, tool-free one, to report
    with. So the end of the budget still delivers what was found.
-3. What does not fit now may fit when others settle for less: the call waits for them. When nothing is under way any
-   more, it becomes the agent's last call; if not even that fits, it is refused (`ErrorKind.BUDGET`).
+3. What does not fit now may fit when others settle for less, or end and free what was kept back for them: the call
+   waits for them, also while they run tools. When nobody is left who could give anything back (all others wait
+   themselves, or idle like a coordinator between its turns), it becomes the agent's last call; if not even that fits,
+   it is refused (`ErrorKind.BUDGET`).
 4. At 80 % each agent is told, once.
 
 Two currencies, each with its own limit: USD, and output tokens. Unlimited means that nothing is held.
@@ -67,12 +69,14 @@ class TreeBudget:
         self.held = Amount()
         self._price = price
         self._under_way = 0
-        self._kept_back: dict[int, Amount] = {}
+        self._kept_back: dict[AgentBudget, Amount] = {}
+        self._waiting: set[AgentBudget] = set()
         self._changed = asyncio.Event()
 
-    def agent(self) -> AgentBudget:
-        """The budget port of one agent; `close` it when its run ends."""
-        return AgentBudget(self)
+    def agent(self, *, idles: bool = False) -> AgentBudget:
+        """The budget port of one agent; `close` it when its run ends. `idles`: between its calls nobody waits for what
+        it keeps back, because it may itself wait for the others."""
+        return AgentBudget(self, idles)
 
     def amount(self, model: str, usage: Usage) -> Amount:
         if self.limit.usd is None:
@@ -89,13 +93,13 @@ class TreeBudget:
 
     def hold(self, agent: AgentBudget, amount: Amount, *, last: bool) -> bool:
         """Hold `amount` (and keep as much back for the agent's last call, unless this is it) if it fits."""
-        others = sum((kept for who, kept in self._kept_back.items() if who != id(agent)), Amount())
+        others = sum((kept for who, kept in self._kept_back.items() if who is not agent), Amount())
         wanted = self.spent + self.held + others + amount
         if not (wanted if last else wanted + amount).within(self.limit):
             return False
         self.held += amount
         self._under_way += 1
-        self._kept_back[id(agent)] = Amount() if last else amount
+        self._kept_back[agent] = Amount() if last else amount
         return True
 
     def settle(self, held: Amount, used: Amount) -> None:
@@ -105,14 +109,19 @@ class TreeBudget:
         self._wake()
 
     def release(self, agent: AgentBudget) -> None:
-        if self._kept_back.pop(id(agent), None) is not None:
+        if self._kept_back.pop(agent, None) is not None:
             self._wake()
 
-    async def wait_for_others(self) -> bool:
-        """Wait until somebody settles or leaves; False at once when nothing is under way."""
-        if not self._under_way:
+    async def wait_for_others(self, agent: AgentBudget) -> bool:
+        """Wait until somebody settles or leaves; False at once when nobody is left who could."""
+        at_work = (who for who, kept in self._kept_back.items() if kept != Amount() and not who.idles)
+        if not self._under_way and not {*at_work} - self._waiting - {agent}:
             return False
-        await self._changed.wait()
+        self._waiting.add(agent)
+        try:
+            await self._changed.wait()
+        finally:
+            self._waiting.discard(agent)
         return True
 
     def _wake(self) -> None:
@@ -123,7 +132,8 @@ class TreeBudget:
 class AgentBudget:
     """The `Budget` port of one agent."""
 
-    def __init__(self, tree: TreeBudget) -> None:
+    def __init__(self, tree: TreeBudget, idles: bool = False) -> None:
+        self.idles = idles
         self._tree = tree
         self._told = False
 
@@ -134,7 +144,7 @@ class AgentBudget:
             return CallBudget(tree, Amount())
         worst = tree.worst_case(request, prompt_tokens)
         while not tree.hold(self, worst, last=False):
-            if await tree.wait_for_others():
+            if await tree.wait_for_others(self):
                 continue
             if tree.hold(self, worst, last=True):
                 return CallBudget(tree, worst, last_call=True, under_way=True)

@@ -86,7 +86,8 @@ class Limits:
 
 
 class Coordinator:
-    """Belongs to one event loop. `backend` and `stop_shell` are set by the composition root."""
+    """Belongs to one event loop. `backend`, `stop_shell` and `news` (something may wait for the session's own agent)
+    are set by the composition root."""
 
     def __init__(
         self,
@@ -101,6 +102,7 @@ class Coordinator:
         limits: Limits = Limits(),
     ) -> None:
         self.changed = asyncio.Event()
+        self.news: Callable[[], None] = lambda: None
         self.backend: WorkerBackend
         self.stop_shell: Callable[[str, str], Awaitable[tuple[str, ...]]]
         self._store = store
@@ -217,7 +219,8 @@ class Coordinator:
             await self.changed.wait()
 
     def ended(self, task_id: str) -> None:
-        """The backend's word that a run has left."""
+        """A run stored its end, or left: its notification may wait."""
+        self.news()
         self.changed.set()
 
 

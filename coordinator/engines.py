@@ -158,7 +158,7 @@ class EngineFactory:
         options, session_id = self.options, self.store.session_id
         name = "coordinator" if options.use_coordinator else "single"
         parts = [options.system_prompt or prompt_text(name), *filter(None, [options.append_system_prompt])]
-        budget = self.budget.agent()
+        budget = self.budget.agent(idles=True)
         file = TranscriptFile(self.paths.transcripts(session_id) / f"{session_id}.md", self.redact)
         engine = await self._engine(
             agent_id=session_id,

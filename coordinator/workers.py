@@ -89,6 +89,7 @@ class WorkerRun:
         worktrees: Worktrees,
         observer: Observer,
         end_shells: Callable[[str], Awaitable[list[str]]],
+        on_recorded: Callable[[str], None],
     ) -> None:
         self._task_id = task_id
         self._store = store
@@ -96,6 +97,8 @@ class WorkerRun:
         self._worktrees = worktrees
         self._observer = observer
         self._end_shells = end_shells
+        self._on_recorded = on_recorded
+        self.is_recorded = False  # its end is stored, and with it what it had to say
         self._processes = Processes(store, task_id)
         self._progress = Progress(engines.price)
         self._tell = Coalesced(self._tell_progress)
@@ -362,6 +365,8 @@ class WorkerRun:
             await self._hooks.notification("agent_completed", f"{self._task.description}: {end.status}")
 
     async def _tell_end(self) -> None:
+        self.is_recorded = True
+        self._on_recorded(self._task_id)
         self._observe(TaskChanged(self._store.read(lambda conn: registry.get(conn, self._task_id))))
 
 

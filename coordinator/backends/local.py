@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Run(Protocol):
-    """One run of a task. `run` records its end itself and raises nothing but cancellation."""
+    """One run of a task. `run` records its end itself and raises nothing but cancellation; `is_recorded` says that it
+    has."""
+
+    is_recorded: bool
 
     async def run(self) -> None: ...
 
@@ -76,6 +79,10 @@ class LocalBackend:
             task.cancel()
             await asyncio.wait({task}, timeout=STOP_BOUND)
         return await run.clean_up()
+
+    def is_unwinding(self, task_id: str) -> bool:
+        """Whether a run of the task is here that has not stored yet what it had to say."""
+        return task_id in self._runs and not self._runs[task_id][0].is_recorded
 
     def running(self) -> tuple[str, ...]:
         return tuple(self._runs)

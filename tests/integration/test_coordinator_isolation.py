@@ -102,7 +102,7 @@ def test_a_tool_that_ignores_cancellation_does_not_hold_the_stop_or_the_slot(ben
     """K4."""
     Stubborn.begun = Stubborn.released = False
     builtin = ToolRegistry.builtin
-    monkeypatch.setattr(ToolRegistry, "builtin", lambda: builtin([Stubborn()]))
+    monkeypatch.setattr(ToolRegistry, "builtin", lambda extra=(): builtin([Stubborn()]))
 
     async def boss(request):
         if request.turns == 0:

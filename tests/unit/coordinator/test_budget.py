@@ -80,6 +80,41 @@ def test_a_call_waits_for_what_others_give_back() -> None:
     assert asyncio.run(scenario()) == Amount(1.0, 1)
 
 
+def test_a_call_waits_for_an_agent_that_runs_its_tools() -> None:
+    async def scenario() -> list[bool]:
+        tree = TreeBudget(per_output_token, Limit(usd=250.0))
+        coordinator, first, second = tree.agent(idles=True), tree.agent(), tree.agent()
+        (await coordinator.reserve(request(1), 0)).settle("m", Usage(output=1))
+        (await first.reserve(request(100), 0)).settle("m", Usage(output=1))  # its tools run now
+        waiting = asyncio.create_task(second.reserve(request(100), 0))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        first.close()
+        return [(await waiting).last_call]
+
+    assert asyncio.run(scenario()) == [False]
+
+
+def test_agents_that_all_wait_for_each_other_get_their_last_calls() -> None:
+    async def scenario() -> list[bool]:
+        tree, last = TreeBudget(one_a_call, Limit(usd=4.0)), []
+        agents = [tree.agent(), tree.agent()]
+        for agent in agents:
+            (await agent.reserve(request(), 0)).settle("m", Usage(output=1))
+
+        async def more(agent) -> None:
+            reservation = await agent.reserve(request(), 0)
+            last.append(reservation.last_call)
+            await asyncio.sleep(0)
+            reservation.settle("m", Usage(output=1))
+            agent.close()
+
+        await asyncio.wait_for(asyncio.gather(*map(more, agents)), 5)
+        return last
+
+    assert asyncio.run(scenario()) == [True, True]
+
+
 def test_settling_twice_books_once() -> None:
     async def scenario() -> Amount:
         tree = TreeBudget(per_output_token, Limit(usd=1000.0))
