@@ -27,11 +27,11 @@ def pressure(tokens: int, effective: int, settings: ContextSettings, tracking: T
     """What `tokens` in a window of `effective` asks for. With auto-compaction off (or given up), the hard limit is a
     little higher, so that there is room to compact by hand."""
     trying = settings.auto_compact and tracking.consecutive_failures < settings.max_compact_failures
-    # A buffer made for large windows must not eat a small one.
-    buffer = min(settings.auto_compact_buffer, effective // 4)
+    # Buffers made for large windows must not eat a small one.
+    buffer = min(settings.auto_compact_buffer, effective // 12)
     if trying and tokens >= effective - buffer:
         return Pressure.COMPACT
-    if not settings.auto_compact and tokens >= effective - min(settings.blocking_buffer, effective // 8):
+    if not settings.auto_compact and tokens >= effective - min(settings.blocking_buffer, effective // 24):
         return Pressure.BLOCKED
     return Pressure.ROOM
 
@@ -68,16 +68,14 @@ def is_made(message: Message, rebuilt: Collection[str] = ()) -> bool:
 
 def drop_oldest(messages: Sequence[Message], share: float = 0.2) -> tuple[Message, ...]:
     """Without the oldest whole groups, about `share` of the text: when even the summarising call is too long. What an
-    earlier compaction said stays, it stands for much more than itself; () when nothing else is left."""
+    earlier compaction said stays, it stands for much more than itself; () when only one group is left beside it."""
     head = 0
     while head < len(messages) and is_made(messages[head]):
         head += 1
-    wanted, dropped = estimate(messages[head:], 4.0) * share, 0
-    for group in groups(messages):
-        if group.start < head:
-            continue
-        dropped += estimate(messages[group.start : group.stop], 4.0)
-        if dropped >= wanted:
-            rest = messages[group.stop :]
-            return (*messages[:head], *rest) if rest else ()
+    rest = tuple(messages[head:])
+    wanted, dropped, found = estimate(rest, 4.0) * share, 0, groups(rest)
+    for group, following in zip(found, found[1:], strict=False):
+        dropped += estimate(rest[group.start : group.stop], 4.0)
+        if dropped >= wanted or following is found[-1]:
+            return (*messages[:head], *rest[group.stop :])
     return ()

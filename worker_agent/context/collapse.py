@@ -24,7 +24,7 @@ from typing import Any
 from worker_agent.config import ContextSettings
 from worker_agent.context.tokens import estimate
 from worker_agent.context.values import Collapse, Window
-from worker_agent.context.view import groups, is_collapse
+from worker_agent.context.view import groups, is_collapse, newest_part
 from worker_agent.messages import Message
 
 FULL_FRONT = 1.45  # times the front's share: an old part as large as this is summarised itself
@@ -70,6 +70,8 @@ def next_stretch(
     start = 0 if means is Means.SERVER else _start(view, window, effective, settings, means)
     stop = _stop(view, window, effective * settings.collapse_keep)
     if estimate(view[start:stop], window.chars_per_token) < effective * LEAST:
+        return None
+    if means is Means.SERVER and not newest_part(view[:stop]):
         return None
     return Stretch(means, view[:start], view[start:stop])
 

@@ -46,6 +46,7 @@ def compacted(
         summary = m.user(SUMMARY_HEAD + summary, kind="summary", meta=True, at=at)
     else:
         summary = replace(summary, data={USER_CONTEXT_AFTER: kept[-1].id if kept else ""})
+    rebuilt = [replace(message, kind="meta") for message in rebuilt]  # attachments would move in front of the summary
     data: dict[str, Any] = {
         "trigger": trigger,
         "tokens_before": tokens_before,

@@ -127,6 +127,16 @@ def with_user_context(view: tuple[Message, ...], user_context: Message | None) -
     return (*view[: place + 1], user_context, *view[place + 1 :])
 
 
+def newest_part(view: tuple[Message, ...]) -> tuple[Message, ...]:
+    """What stands behind the user context, wherever that stands: what a further compaction of the server must not cut
+    into, because it covers what was sent in the order it was sent."""
+    head = next((i for i, message in enumerate(view[:2]) if USER_CONTEXT_AFTER in message.data), None)
+    if head is None or not (after := view[head].data[USER_CONTEXT_AFTER]):
+        return view
+    place = next((i for i in range(head + 1, len(view)) if view[i].id == after), None)
+    return view[place + 1 :] if place is not None else ()
+
+
 def groups(messages: Sequence[Message]) -> list[range]:
     """Index ranges that must stay together: an answer with the results of its calls; anything else alone."""
     found: list[range] = []

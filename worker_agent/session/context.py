@@ -40,7 +40,7 @@ from worker_agent.context.values import (
     from_message,
     to_message,
 )
-from worker_agent.context.view import with_user_context, without_media, without_thinking
+from worker_agent.context.view import newest_part, with_user_context, without_media, without_thinking
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.ports import Budget, Journal, Nothing
 from worker_agent.messages import Block, Message, Usage
@@ -128,8 +128,7 @@ class AgentContext:
         outcome = self.pipeline.run(messages, info, tracking)
         await self._record()
         tokens, pressure = await self._at_the_edge(outcome, info, tracking)
-        if pressure is Pressure.COMPACT and self.pipeline.staging and self._staging is not None:
-            await asyncio.wait((self._staging,))  # it is summarised already: quicker than from the beginning
+        if pressure is Pressure.COMPACT and await self._has_late_collapse():
             outcome = self.pipeline.run(messages, info, tracking)
             await self._record()
             tokens, pressure = outcome.tokens, outcome.pressure
@@ -152,6 +151,13 @@ class AgentContext:
             context_management=outcome.context_management,
             betas=_betas(outcome),
         )
+
+    async def _has_late_collapse(self) -> bool:
+        """Whether a summary came since the steps ran. One that is being made is waited for: it is there sooner than one
+        that is begun now."""
+        if self.pipeline.staging and self._staging is not None:
+            await asyncio.wait((self._staging,))
+        return self.has_staged_collapses
 
     async def _at_the_edge(self, outcome: Outcome, info: ModelInfo, tracking: Tracking) -> tuple[int, Pressure]:
         """Before a costly decision that rests on an estimate, the endpoint's own count, where it counts."""
@@ -240,7 +246,8 @@ class AgentContext:
         """What a compaction keeps; nothing, if nothing would be left to summarise."""
         context = self.settings.context
         rebuilt = rebuild.rebuilt_ids(messages)
-        kept = autocompact.kept(view, info, effective_window(info, context), context.compact_keep, rebuilt)
+        part = newest_part(view) if means_for(info) is Means.SERVER else view
+        kept = autocompact.kept(part, info, effective_window(info, context), context.compact_keep, rebuilt)
         return kept if any(message.kind != "boundary" for message in view[: len(view) - len(kept)]) else ()
 
     async def _summary(
@@ -300,13 +307,13 @@ class AgentContext:
     def _plain(self, messages: Sequence[Message], asked: Message, info: ModelInfo) -> ModelRequest:
         """A call that knows the messages as plain text only: any endpoint takes it, and thinking has no part in it."""
         room = int(effective_window(info, self.settings.context) * info.chars_per_token * 0.8)
-        text = _as_text(messages)
+        text = _as_text(messages, room) or "(nothing)"
         return ModelRequest(
             model=info.id,
             max_tokens=min(COLLAPSE_OUTPUT, info.max_output),
             system=(),
             tools=(),
-            messages=(m.user(text[-room:] or "(nothing)", kind="meta", meta=True), asked),
+            messages=(m.user(text, kind="meta", meta=True), asked),
             conversation=self._conversation("text", messages),
             single=True,
         )
@@ -497,17 +504,36 @@ def _beginning(path: Path, characters: int) -> str:
         return ""
 
 
-def _as_text(messages: Sequence[Message]) -> str:
-    """A stretch as plain text for a model that has neither its tools nor its prompt."""
-    parts = []
-    for message in messages:
-        for block in message.content:
-            match block.get("type"):
-                case "text":
-                    parts.append(f"[{message.role}] {block['text']}")
-                case "tool_use":
-                    parts.append(f"[call] {block['name']} {m.canonical(block['input']).decode()}")
-                case "tool_result":
-                    content = block.get("content", "")
-                    parts.append(f"[result] {content if isinstance(content, str) else m.canonical(content).decode()}")
-    return "\n".join(parts)
+def _as_text(messages: Sequence[Message], room: int) -> str:
+    """A stretch as plain text, for a model that has neither its tools nor its prompt; the longest parts are cut so that
+    it has about `room` characters."""
+    parts = [part for message in messages for block in message.content if (part := _block_text(message.role, block))]
+    limit = _fair_limit([len(part) for part in parts], room)
+    return "\n".join(part if len(part) <= limit else f"{part[:limit]} […]" for part in parts)
+
+
+def _block_text(role: str, block: Block) -> str:
+    match block.get("type"):
+        case "text":
+            return f"[{role}] {block['text']}"
+        case "tool_use":
+            return f"[call] {block['name']} {m.canonical(block['input']).decode()}"
+        case "tool_result":
+            content = block.get("content", "")
+            if not isinstance(content, str):
+                content = "\n".join(inner.get("text") or f"({inner.get('type')})" for inner in content)
+            return f"[result] {content}"
+        case "compaction":
+            return f"[summary of what came before] {block['content']}"
+        case _:
+            return ""
+
+
+def _fair_limit(lengths: Sequence[int], room: int) -> int:
+    """The length to cut parts to, so that all have `room`; short ones leave theirs to the others."""
+    for position, length in enumerate(sorted(lengths)):
+        share = room // (len(lengths) - position)
+        if length > share:
+            return share
+        room -= length
+    return max(lengths, default=0)
