@@ -114,4 +114,4 @@ def _expanded(value: str, handler: Handler, variable: Callable[[str], str]) -> s
     allowed = set(handler.allowed_variables)
     return re.sub(
         r"\$\{?([A-Za-z_]\w*)\}?", lambda match: variable(match[1]) if match[1] in allowed else "", value
-    )
+    ).strip()

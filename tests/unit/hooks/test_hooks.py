@@ -390,4 +390,4 @@ def test_a_known_secret_is_redacted_in_what_a_hook_says(tmp_path: Path) -> None:
 
 def test_a_header_may_name_a_credential_that_no_handler_has_in_its_environment() -> None:
     handler = Handler(url="http://x", allowed_variables=("MY_TOKEN",))
-    assert _expanded("Bearer $MY_TOKEN $OTHER", handler, {"MY_TOKEN": "t", "OTHER": "o"}.get) == "Bearer t "
+    assert _expanded("Bearer $MY_TOKEN $OTHER", handler, {"MY_TOKEN": "t", "OTHER": "o"}.get) == "Bearer t"
