@@ -47,7 +47,7 @@ from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
 from worker_agent.config import Clock, Settings, SystemClock, secret_values, tool_environment, variable
 from worker_agent.errors import ConfigError
-from worker_agent.events import Notice
+from worker_agent.events import Notice, Result
 from worker_agent.hooks import HookRunner, HookSession
 from worker_agent.messages import Usage
 from worker_agent.memory import MemoryIndex
@@ -102,6 +102,29 @@ async def run_session(
         if on_ready:
             on_ready(session.handle)
         return await session.run()
+
+
+async def compact_session(
+    options: RunOptions,
+    instructions: str,
+    observer: Observer,
+    *,
+    client: ModelClient | None = None,
+    clock: Clock | None = None,
+) -> Result:
+    """Summarise the stored conversation of the session that `options.resume` names; nothing else of it runs. Raises
+    `NotFound`, `Owned` while a process drives it, `ConfigError`."""
+    clock = clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        settings = options.effective()
+        limiter = Limiter(clock, random.Random())
+        if client is None:
+            client = make_client(options, settings, clock, limiter)
+            stack.push_async_callback(client.close)
+        database = await asyncio.to_thread(open_database, options)
+        stack.callback(database.close)
+        session = await _open(options, settings, database, observer, client, limiter, None, clock, stack)
+        return await session.compact(instructions)
 
 
 def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: Limiter) -> ModelClient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,15 +27,17 @@ from coordinator.processes import Processes
 from coordinator.store import Store
 from coordinator.verification import Verifier
 from coordinator.workers import book
-from tasks import outbox
+from tasks import outbox, sessions
 from tasks.errors import Fenced
 from tasks.ids import TaskType
-from tasks.records import SessionRecord, TaskRecord
+from tasks.records import SessionRecord, SessionStatus, TaskRecord
 from worker_agent.context.injected import news
+from worker_agent.context.rebuild import was_made_by_hand
 from worker_agent.errors import ConfigError
 from worker_agent.events import ModelCalled, Notice, Result
 from worker_agent.hooks import Verdict
 from worker_agent.messages import Message, user
+from worker_agent.session.commands import parse_command
 from worker_agent.session.engine import QueryEngine
 
 BY_USER = "user"
@@ -128,6 +131,7 @@ class Session:
         self._ending: Ending | None = None
         self._interrupts = 0
         self._in_turn = False
+        self._commands: deque[str] = deque()  # slash commands that a person typed
         self._ended_in_turn = False
         self._stays = options.interactive
         self._turns = 0
@@ -170,6 +174,10 @@ class Session:
         self.coordinator.changed.set()
 
     async def send(self, text: str) -> None:
+        if parse_command(text) is not None:
+            self._commands.append(text)
+            self.coordinator.changed.set()
+            return
         async with self._sending:  # what was typed first is read first, however long its hooks take
             verdict = await self._hooks.user_prompt_submit(text)
             if verdict.blocked:
@@ -223,13 +231,33 @@ class Session:
         prompt = await self._begin()
         result = await self._turn(prompt) if prompt is not None or self._has_open_turn() else None
         while self._goes_on(result) and await self._more_to_do():
-            result = await self._turn(None)
+            result = await self._turn(self._commands.popleft() if self._commands else None)
         if self._finished(result):
             result = await self._structured(result)
             result = await self._verified(result)
         return result
 
-    async def _begin(self) -> Message | None:
+    async def compact(self, instructions: str) -> Result:
+        """In place of `run`: summarise the stored conversation, and leave everything else as it stands."""
+        keeping = asyncio.create_task(lease.keep(self.store, lambda: self.end(Ending.LOST)), name="lease")
+        try:
+            await self.engine.params.journal.append(self._history.added)
+            return await self._submit(f"/compact {instructions}".rstrip())
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            self._budget.close()
+            await self.engine.close()
+            await self._hooks.close()
+            if self.record.status is SessionStatus.ENDED:
+                reason = self.record.end_reason
+                await self.store.write(
+                    lambda conn: sessions.end(conn, self.record.id, self.store.fence, reason=reason)
+                )
+            else:
+                await lease.release(self.store)
+
+    async def _begin(self) -> Message | str | None:
         """Take up what an earlier owner left: repaired messages, running tasks. The prompt to begin with, if any."""
         for line in self._news:
             self._notice("config", line)
@@ -240,7 +268,10 @@ class Session:
         if self._history.added and (live := await self.engines.live_tasks()):
             await self.engine.params.journal.append(live)
             self.engine.messages = (*self.engine.messages, *live)
-        return await self._from_person(self.options.prompt, greeting) if self.options.prompt else None
+        prompt = self.options.prompt
+        if prompt and parse_command(prompt) is not None:
+            return prompt
+        return await self._from_person(prompt, greeting) if prompt else None
 
     async def _greeting(self) -> tuple[str, ...]:
         """What `SessionStart` hooks want the model to know; the environment they give goes to the tools."""
@@ -267,15 +298,17 @@ class Session:
     def _has_open_turn(self) -> bool:
         """Whether the stored conversation waits for an answer of the model."""
         last = self.engine.messages[-1] if self.engine.messages else None
-        return last is not None and not (last.kind == "answer" and not last.tool_uses)
+        if last is None or was_made_by_hand(self.engine.messages):
+            return False
+        return not (last.kind == "answer" and not last.tool_uses)
 
-    async def _turn(self, prompt: Message | None) -> Result:
+    async def _turn(self, prompt: Message | str | None) -> Result:
         """One run of the coordinator's loop."""
         limit = self.options.max_turns
         with_limits(self.engine, max_turns=None if limit is None else max(0, limit - self._turns))
         return await self._submit(prompt)
 
-    async def _submit(self, prompt: Message | None) -> Result:
+    async def _submit(self, prompt: Message | str | None) -> Result:
         result: Result | None = None
         self._in_turn = True
         try:
@@ -303,7 +336,7 @@ class Session:
             changed.clear()
             self._inbox.nudge()
             may_speak = not self._interrupts or self._stays
-            if may_speak and self._inbox.waiting():
+            if self._commands or (may_speak and self._inbox.waiting()):
                 return True
             if not self._stays and not self._something_runs():
                 return False

@@ -20,6 +20,7 @@ SESSIONS = {
     "show": Entry("Show one session with its tasks", "sessions:show"),
     "resume": Entry("Take a session over where it stopped", "run:resume"),
     "fork": Entry("Copy a session's conversation into a new session", "sessions:fork"),
+    "compact": Entry("Summarise a session's conversation, so that it goes on with room", "compact:compact"),
     "export": Entry("Print a session, transcripts included, as JSON or Markdown", "export:export"),
     "rm": Entry("Remove ended sessions and their files", "sessions:rm"),
 }

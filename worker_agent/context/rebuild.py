@@ -68,6 +68,16 @@ def rebuilt_ids(messages: Sequence[Message]) -> frozenset[str]:
     return frozenset(boundary.data["rebuilt"]) if boundary else frozenset()
 
 
+def was_made_by_hand(messages: Sequence[Message]) -> bool:
+    """Whether the conversation ends with a compaction that a person asked for: then nothing waits for an answer."""
+    if not messages:
+        return False
+    last, boundary = messages[-1], next((message for message in reversed(messages) if message.kind == "boundary"), None)
+    if boundary is None or boundary.data["trigger"] != "manual":
+        return False
+    return last.id in (boundary.id, boundary.data["summary"], *boundary.data["rebuilt"])
+
+
 def plan_and_skills(messages: Sequence[Message], kept: Sequence[Message], at: float) -> list[Message]:
     """The plan as it was written last, and the skills that were used, as far as the kept messages do not show them."""
     shown = {call["id"] for message in kept for call in message.tool_uses}

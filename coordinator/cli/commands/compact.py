@@ -1,0 +1,55 @@
+"""`coordinator sessions compact`: `/compact` from outside, for a session that nobody drives.
+
+The transcript keeps everything; what is sent from then on begins with the summary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from coordinator.cli.commands.run import check
+from coordinator.cli.completing import complete_sessions
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.directory import is_trusted
+from coordinator.cli.failures import Failure
+from coordinator.cli.lookup import find_session
+from coordinator.options import RunOptions
+from tasks.records import SessionRecord
+
+
+@click.command("compact", help="Summarise the coordinator's conversation of a session that nobody drives.")
+@click.argument("session_id", metavar="ID", shell_complete=complete_sessions)
+@click.option("--instructions", default="", metavar="TEXT", help="What the summary must keep, in words.")
+@click.option("--model", metavar="MODEL", help="The model to summarise with; the session's own if left out.")
+@common_options
+@pass_cli
+def compact(cli: Context, session_id: str, instructions: str, model: str | None) -> None:
+    session = find_session(cli, session_id)
+    options = _as_before(cli, session)
+    options = replace(options, model=model or session.model)
+    check(options)
+    cli.close_database()
+    result = asyncio.run(_compact(options, instructions))
+    if "was summarised" not in result:
+        raise Failure(result)
+    cli.console.note(result)
+
+
+def _as_before(cli: Context, session: SessionRecord) -> RunOptions:
+    """How the session was asked to run: the same tools and rules make the same prefix, which the cache holds."""
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in session.options.items()}
+    known["add_dirs"] = tuple(map(Path, known.get("add_dirs", ())))
+    cwd = Path(session.cwd)
+    return RunOptions(
+        **known, resume=session.id, cwd=cwd, config=cli.settings, db=cli.database_url, trusted=is_trusted(cli, cwd)
+    )
+
+
+async def _compact(options: RunOptions, instructions: str) -> str:
+    from coordinator.app import compact_session
+
+    return (await compact_session(options, instructions, lambda observed: None)).text
