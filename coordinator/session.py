@@ -41,6 +41,7 @@ from worker_agent.session.commands import parse_command
 from worker_agent.session.engine import QueryEngine
 
 BY_USER = "user"
+TOGETHER = 0.05  # seconds: workers that end at about the same time are told of in one turn, not in one each
 
 
 def _refusal(verdict: Verdict) -> str:
@@ -337,7 +338,9 @@ class Session:
             self._inbox.nudge()
             may_speak = not self._interrupts or self._stays
             if self._commands or (may_speak and self._inbox.waiting()):
-                return True
+                if self.backend.running():
+                    await self.store.clock.sleep(TOGETHER)
+                return self._ending is None
             if not self._stays and not self._something_runs():
                 return False
             await changed.wait()

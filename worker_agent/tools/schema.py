@@ -8,6 +8,7 @@ library), and the library is asked when it does not. Nothing is coerced: `"10"` 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -82,9 +83,9 @@ def plain_predicate(schema: Mapping[str, Any]) -> Predicate | None:
 def _scalar_predicate(schema: Mapping[str, Any], kind: type | tuple[type, ...], bounds: set[str]) -> Predicate | None:
     if not bounds:
         return lambda value: isinstance(value, kind) and value is not True and value is not False
-    if kind is str and bounds <= {"minLength", "maxLength"}:
-        low, high = schema.get("minLength", 0), schema.get("maxLength", float("inf"))
-        return lambda value: isinstance(value, str) and low <= len(value) <= high
+    if kind is str and bounds <= {"minLength", "maxLength", "pattern"}:
+        low, high, pattern = schema.get("minLength", 0), schema.get("maxLength", float("inf")), schema.get("pattern", "")
+        return lambda value: isinstance(value, str) and low <= len(value) <= high and re.search(pattern, value) is not None
     if kind in (int, (int, float)) and bounds <= {"minimum", "maximum"}:
         least, most = schema.get("minimum", float("-inf")), schema.get("maximum", float("inf"))
         return lambda value: isinstance(value, kind) and not isinstance(value, bool) and least <= value <= most
