@@ -300,18 +300,3 @@ processes = Table(
     Column("added_at", Double, nullable=False),
     Index("ix_processes_session_id", "session_id", "task_id"),  # what a kill must end
 )
-
-# Summaries that stand for spans of a transcript in the view that is sent; the transcript itself stays whole.
-summaries = Table(
-    "summaries",
-    metadata,
-    Column("agent_id", CleanText, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
-    Column("id", CleanText, primary_key=True),
-    Column("from_seq", Integer, nullable=False),
-    Column("to_seq", Integer, nullable=False),
-    Column("text", CleanText, nullable=False),
-    Column("state", CleanText, nullable=False),
-    Column("created_at", Double, nullable=False),
-    CheckConstraint("state IN ('staged', 'committed')", name="state"),
-    CheckConstraint("from_seq <= to_seq", name="span"),
-)

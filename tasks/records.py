@@ -260,16 +260,5 @@ class ProcessRecord:
     added_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryRecord:
-    agent_id: str
-    id: str
-    from_seq: int
-    to_seq: int
-    text: str
-    state: str
-    created_at: float
-
-
 def _owner(pid: int | None, started_at: float | None, host: str | None) -> Owner | None:
     return None if pid is None or started_at is None or host is None else Owner(pid, started_at, host)

@@ -12,7 +12,7 @@ from tasks.db import now_of
 from tasks.errors import Ambiguous, NotFound, Owned
 from tasks.ids import new_session_id
 from tasks.models import agents as agents_table
-from tasks.models import messages, steps, summaries
+from tasks.models import messages, steps
 from tasks.models import sessions as table
 from tasks.records import AgentRecord, SessionRecord, SessionStatus
 
@@ -148,7 +148,7 @@ def fork(conn: Connection, session_id: str, *, id: str | None = None) -> Session
         parent_id=origin.id,
         title=origin.title and f"{origin.title} (fork)",
     )
-    for copied in (messages, steps, summaries):
+    for copied in (messages, steps):
         _copy_rows(conn, copied, origin.id, new.id)
     next_seq = select(agents_table.c.next_seq).where(agents_table.c.id == origin.id).scalar_subquery()
     conn.execute(update(agents_table).where(agents_table.c.id == new.id).values(next_seq=next_seq))

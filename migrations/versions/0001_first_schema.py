@@ -211,20 +211,6 @@ def create_tables() -> None:
         sqlite_autoincrement=True,
     )
     op.create_table(
-        "summaries",
-        sa.Column("agent_id", sa.Text(), nullable=False),
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("from_seq", sa.Integer(), nullable=False),
-        sa.Column("to_seq", sa.Integer(), nullable=False),
-        sa.Column("text", sa.Text(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.Double(), nullable=False),
-        sa.CheckConstraint("state IN ('staged', 'committed')", name=op.f("ck_summaries_state")),
-        sa.CheckConstraint("from_seq <= to_seq", name=op.f("ck_summaries_span")),
-        sa.ForeignKeyConstraint(["agent_id"], ["agents.id"], name=op.f("fk_summaries_agent_id"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("agent_id", "id", name=op.f("pk_summaries")),
-    )
-    op.create_table(
         "tasks",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("agent_id", sa.Text(), nullable=False),

@@ -108,17 +108,6 @@ ROWS_0001: Rows = {
     "processes": [
         {"pid": 5, "started_at": 1.0, "host": "h", "session_id": "s00000001", "marker": "m", "added_at": 1.0}
     ],
-    "summaries": [
-        {
-            "agent_id": "a00000001",
-            "id": "u1",
-            "from_seq": 0,
-            "to_seq": 0,
-            "text": "t",
-            "state": "staged",
-            "created_at": 1.0,
-        }
-    ],
 }
 
 

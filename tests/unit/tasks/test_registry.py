@@ -30,7 +30,6 @@ def test_records_have_the_columns_of_their_tables_in_order() -> None:
         (records.SessionRecord, models.sessions),
         (records.EventRecord, models.events),
         (records.ProcessRecord, models.processes),
-        (records.SummaryRecord, models.summaries),
     ]
     for record, table in pairs:
         assert list(record.__dataclass_fields__) == table.c.keys()

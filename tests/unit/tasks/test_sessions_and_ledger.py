@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from tasks import events, ledger, models, processes, sessions, summaries
+from tasks import events, ledger, models, processes, sessions
 from tasks.errors import Ambiguous, NotFound
 from tasks.ledger import Totals
 from tasks.records import SessionStatus
@@ -138,21 +138,6 @@ def test_process_trees_are_on_record_until_they_end(store: Store) -> None:
     assert store.write(processes.remove, 5, 1.5)
     assert not store.write(processes.remove, 5, 1.5)
     assert [p.pid for p in store.read(processes.list_processes, session_id=store.session_id)] == [6]
-
-
-def test_summaries_of_one_agent_never_overlap(store: Store) -> None:
-    agent = store.session_id
-    assert store.write(summaries.stage, agent, "u1", from_seq=2, to_seq=5, text="t")
-    assert not store.write(summaries.stage, agent, "u2", from_seq=5, to_seq=7, text="t")
-    assert store.write(summaries.stage, agent, "u3", from_seq=0, to_seq=1, text="t")
-    assert store.write(summaries.commit, agent, "u1")
-    assert not store.write(summaries.commit, agent, "u1")
-    assert [(s.id, s.state) for s in store.read(summaries.list_summaries, agent)] == [
-        ("u3", "staged"),
-        ("u1", "committed"),
-    ]
-    assert store.write(summaries.drop_staged, agent) == 1
-    assert [s.id for s in store.read(summaries.list_summaries, agent)] == ["u1"]
 
 
 def test_the_views_have_the_columns_that_their_description_lists(store: Store) -> None:
