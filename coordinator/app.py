@@ -326,8 +326,9 @@ async def _compose(
     shells.on_end = shell_ended
     inbox = TaskInbox(store, store.session_id, redact, lambda id: backend.is_unwinding(id) or id in shells.running())
     coordinator.news = inbox.nudge
+    agent_tool = AgentTool(coordinator, agents, foreground=not options.use_coordinator)
     own = (
-        AgentTool(coordinator, agents, foreground=not options.use_coordinator),
+        agent_tool,
         SendMessageTool(coordinator),
         TaskStopTool(coordinator),
     )
@@ -337,6 +338,7 @@ async def _compose(
     engine, budget = await engines.coordinator(
         registry.narrowed(None, engines.policy.removes), inbox, history, processes
     )
+    agent_tool.is_full = lambda: engine.params.context.is_nearly_full
     return Session(
         options=options,
         store=store,

@@ -228,7 +228,7 @@ class EngineFactory:
             rebuild_last=self._session_start if top else _nothing,
             before_compact=_asking(hooks),
             after_compact=_telling(hooks),
-            on_call=lambda call: book(self.store, call, agent_id, task_id, self.price),
+            on_call=lambda call: book(self.store, call, agent_id, task_id, self.price, "summary"),
         )
         return QueryEngine(
             EngineParams(

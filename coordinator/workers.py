@@ -380,7 +380,9 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def book(store: Store, call: ModelCalled, agent_id: str, task_id: str | None, price: Price) -> None:
+def book(
+    store: Store, call: ModelCalled, agent_id: str, task_id: str | None, price: Price, purpose: str = "turn"
+) -> None:
     """One row of the ledger for one model response."""
     if call.response_id is None:
         return
@@ -393,6 +395,7 @@ def book(store: Store, call: ModelCalled, agent_id: str, task_id: str | None, pr
             agent_id=agent_id,
             task_id=task_id,
             model=call.model,
+            purpose=purpose,
             input_tokens=usage.input,
             cache_write_5m_tokens=usage.cache_write_5m,
             cache_write_1h_tokens=usage.cache_write_1h,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -57,6 +57,7 @@ class AgentTool(Tool):
     def __init__(self, coordinator: Coordinator, agents: Agents, *, foreground: bool = False) -> None:
         self._coordinator = coordinator
         self._foreground = foreground
+        self.is_full: Callable[[], bool] = lambda: False  # whether the window has room for another report
         self.description = _description(agents, foreground)
 
     def is_concurrency_safe(self, input: Input) -> bool:
@@ -66,6 +67,11 @@ class AgentTool(Tool):
         return f"Agent {input.get('description', '')}"
 
     async def validate_input(self, input: Input, context: ToolContext) -> str | None:
+        if self.is_full():
+            return (
+                "your conversation fills nearly all of the window: no new worker now, its report would not fit. Finish"
+                " what you have, or try again after the next summary."
+            )
         if input.get("run_in_background") is False and not self._foreground:
             return "workers always run in the background here; leave run_in_background out"
         return None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -40,6 +41,7 @@ IDLE_SECONDS = 30.0  # how long an idle connection is kept; an agent's tools mos
 ERROR_BODY_LIMIT = 1_000_000  # bytes of an error answer that are read
 CALL_TIMEOUT = 30.0  # seconds, for the short calls: counting, asking for a model
 LARGE_BODY = 512 * 1024  # bytes; more is sent in slices, so that the event loop is not held up
+SMALLEST_WINDOW = 1_000  # tokens; a refusal that names less means something else
 DRAIN = 0.25  # seconds to wait for the end of a body whose answer is whole
 
 
@@ -81,16 +83,25 @@ class AnthropicClient:
         """One try of one call. Raises `ModelError`."""
         info = await self.model_info(request.model)
         call = self._builder.call(request, info)
-        async with Watchdog.over(self._clock, self._settings.retry.silence) as dog:
-            async with self._answer(call, dog) as response, aclosing(_body(response)) as chunks:
-                async with aclosing(fold(chunks, dog, self._clock, response.headers)) as events:
-                    try:
-                        async for event in events:
-                            if isinstance(event, Finished):  # before it is given: many consumers stop there
-                                await _drain(chunks)
-                            yield event
-                    except _transport_errors() as error:
-                        raise self._broken(error, response) from error
+        try:
+            async with Watchdog.over(self._clock, self._settings.retry.silence) as dog:
+                async with self._answer(call, dog) as response, aclosing(_body(response)) as chunks:
+                    async with aclosing(fold(chunks, dog, self._clock, response.headers)) as events:
+                        try:
+                            async for event in events:
+                                if isinstance(event, Finished):  # before it is given: many consumers stop there
+                                    await _drain(chunks)
+                                yield event
+                        except _transport_errors() as error:
+                            raise self._broken(error, response) from error
+        except ModelError as error:
+            self._learn(request.model, info, error)
+            raise
+
+    def _learn(self, model: str, info: ModelInfo, error: ModelError) -> None:
+        """A refusal that names a smaller window than was known is believed from then on."""
+        if error.kind is ErrorKind.PROMPT_TOO_LONG and error.limit and SMALLEST_WINDOW <= error.limit < info.window:
+            self._infos[model] = replace(info, window=error.limit, max_output=min(info.max_output, error.limit))
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """The endpoint's own count; None where it does not count or does not answer."""

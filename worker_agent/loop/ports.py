@@ -107,6 +107,11 @@ class ContextPort(Protocol):
     @property
     def has_staged_collapses(self) -> bool: ...
 
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether so much of the window is used that no new worker should report into it."""
+        ...
+
     def drain_collapses(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
         """Commit every staged collapse."""
         ...
