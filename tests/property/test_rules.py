@@ -89,7 +89,7 @@ simple = st.sampled_from(
 def _wrapped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     two = st.tuples(inner, inner)
     return st.one_of(
-        two.flatmap(lambda ab: st.sampled_from([";", "&&", "||", "|", "|&", "\n", "&", " ; ", "\n\n"]).map(lambda o: f"{ab[0]}{o}{ab[1]}")),
+        two.flatmap(lambda ab: st.sampled_from([";", "&&", "||", "|", "|&", "\n", "& ", " ; ", "\n\n"]).map(lambda o: f"{ab[0]}{o}{ab[1]}")),
         inner.map(lambda a: f"( {a} )"),
         inner.map(lambda a: f"{{ {a}; }}"),
         inner.map(lambda a: f"! ( {a} )"),

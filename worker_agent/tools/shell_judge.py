@@ -123,7 +123,8 @@ class ShellJudge:
                 yield " ".join([*(f"{a.name}={a.value.text}" for a in command.assignments), *(w.text for w in command.words)])
 
     def _path_hits(self, rules: list[Rule]) -> Iterator[tuple[Rule, str, bool]]:
-        for tool, word, bases, tree in self._targets():
+        named = ((tool, one, bases, tree) for tool, word, bases, tree in self._targets() for one in word.values or (word,))
+        for tool, word, bases, tree in named:
             candidates = list(self._candidates(word, bases))
             for rule in rules:
                 if not rule.names(tool) or rule.kind is Kind.WHOLE:
@@ -241,13 +242,18 @@ class ShellJudge:
 
     def _readable(self, word: Word, bases: tuple[Path, ...] | None) -> bool:
         if not word.raw:
-            return True  # names that `xargs` takes from a list
+            return self._lists_files_inside()  # names that `xargs` takes from its input
         if word.values:
             return all(self._readable(value, bases) for value in word.values)
         if word.raw.startswith(("<(", ">(")):
             return True
         candidates = list(self._candidates(word, bases))
         return bool(candidates) and all(inside(path, self.places.roots) for path in candidates)
+
+    def _lists_files_inside(self) -> bool:
+        """Whether what is piped to `xargs` can only be names that a search inside the roots found."""
+        feeders = [unwrapped(command.words) for command in self._own if command.words and command.words[0].text != "xargs"]
+        return bool(feeders) and all(map(_gives_found_names, feeders))
 
     def _candidates(self, word: Word, bases: tuple[Path, ...] | None) -> Iterator[Path]:
         """Where a word may point. A pattern stands for what is before its wildcard; nothing where nobody knows."""
@@ -284,7 +290,7 @@ class ShellJudge:
                     yield "Edit" if redirect.writes else "Read", redirect.target, bases, False
             words = unwrapped(command.words) if command.words else ()
             if words and words[0].base in _READERS:
-                named = [word for word in read_paths(words) if word.raw]
+                named = list(read_paths(words))
                 tree = _reads_below(words)
                 yield from (("Read", word, bases or (self.cwd,), tree) for word in named or ([Word(".", ".")] if tree else []))
             elif words and words[0].base in _WRITERS:
@@ -320,6 +326,17 @@ class ShellJudge:
 
 _READERS = frozenset("cat head tail grep egrep fgrep zgrep rg ag ack find wc diff stat du ls sed awk less more nl sort cut rg xxd od strings base64 tac pr fold fmt comm paste join uniq hexdump cmp jq zcat bat".split())
 _WRITERS = frozenset("rm rmdir mv cp touch mkdir tee truncate ln install shred dd".split())
+
+
+def _gives_found_names(words: Words) -> bool:
+    """`find`, `grep -l`, and filters without a file of their own: never text that somebody wrote."""
+    name, options = words[0].text, [word.text for word in words[1:] if word.text.startswith("-")]
+    if name == "find":
+        return not any(option.startswith("-printf") for option in options)
+    if name == "grep":
+        short = any(re.fullmatch(r"-[A-Za-z]*[lL][A-Za-z]*", option) for option in options)
+        return short or bool({"--files-with-matches", "--files-without-match"} & set(options)) or len(list(read_paths(words))) == 0
+    return name in ("head", "tail") and not list(read_paths(words))
 
 
 def _reads_below(words: Words) -> bool:

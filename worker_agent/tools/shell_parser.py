@@ -186,7 +186,7 @@ class _Reader:
         )  # fmt: skip
         body = node.child_by_field_name("body")
         if body is not None and body.type in ("command", "declaration_command", "unset_command"):
-            self._command(body, inner, depth, extra)
+            self._visit_command(body, inner, depth, extra)  # which may have redirections of its own: `> a ls > b`
         elif body is not None:
             if extra:
                 self._fail("words after a redirection")
@@ -273,13 +273,13 @@ class _Reader:
     def _visit_herestring_redirect(self, node: Any, scope: _Scope, depth: int) -> None:
         self._children(node, _Scope(), depth)
 
-    def _visit_command(self, node: Any, scope: _Scope, depth: int) -> None:
+    def _visit_command(self, node: Any, scope: _Scope, depth: int, more: Sequence[Word] = ()) -> None:
         redirects, documents, extra = self._redirects(node, scope, depth)
         piped = scope.piped or any(r.reads for r in redirects)
         inner = replace(
             scope, redirects=scope.redirects + redirects, documents=scope.documents + documents, piped=piped
         )
-        self._command(node, inner, depth, extra)
+        self._command(node, inner, depth, [*extra, *more])
 
     _visit_declaration_command = _visit_command
     _visit_unset_command = _visit_command

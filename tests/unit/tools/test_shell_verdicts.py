@@ -76,7 +76,7 @@ ASKED = [
     "git log \u200b", "ls\u3000-l",
     # neither allowed nor read-only
     "curl x", "python x.py", "npm run build2", "npm run build --x", "npm  install", "rmdir x", "rm-x p", "npx rimraf p", "make",
-    "ls > out", "ls >> out", "ls &> out", "ls >| out", "ls >& out", "ls <> out", "git log > out", "echo x > link", "ls {fd}> out",
+    "ls > out", "ls >> out", "ls &> out", "ls >| out", "ls >& out", "ls <> out", "git log > out", "echo x > link", "ls {fd}> out", "> out ls > /dev/null", "> out ls 2>/dev/null", "2> out ls <<< x", "> out cat <<EOF\nx\nEOF", "> out < src/a.py cat 2>&1",
     "watch git log", "setsid git log", "flock f git log", "ionice git log", "find . -delete", "find . -exec cat {} \\;",
     "find . -fprint out", "find $X", "find . -name *.py", "command -v curl", "xargs", "xargs -n1 git log", "sudo git log", "env git log",
     "git -c core.pager='touch p' log", "git -c alias.x='!touch p' x", "git --exec-path=/x log", "git -cx.y=z log",
@@ -100,7 +100,7 @@ ALLOWED = [
     "for i in 1 2; do git log -$i; done", "f() { git log; }; f", "! git diff --quiet", "git log # rm p", "# rm p\ngit log",
     # read-only by itself
     "ls", "ls -la src", "ls *.py", "cat src/a.py", "cat *", "echo hi", "echo rm p", "echo 'rm p; $(rm q)'", "echo $HOME", "pwd", "wc -l src/*.py",
-    "head -n 5 src/a.py", "grep -rn 'x' src", "grep -E '/usr/bin' src/a.py", "find . -name '*.py'", "find src -type f | xargs grep x",
+    "head -n 5 src/a.py", "grep -rn 'x' src", "grep -E '/usr/bin' src/a.py", "find . -name '*.py'", "find src -type f | xargs grep x", "grep -rl x src | head -5 | xargs wc -l",
     "which python", "diff src/a.py b", "stat src", "du -sh .", "cd src", "cd src && ls", "cat < src/a.py", "ls > /dev/null 2>&1",
     "x=1; echo $((x + 1))", "i=0; while (( i < 3 )); do echo $i; i=$((i+1)); done", "for f in src/*.py; do cat \"$f\"; done",
     "d=src; ls $d", "[[ -f src/a.py ]] && cat src/a.py", "[ -d src ] || echo none", "case x in x) ls;; esac", "cat <<EOF\nhi $HOME\nEOF",
@@ -198,7 +198,8 @@ def test_path_rules_hold_for_file_commands(project: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [("cat .e*", "deny"), ("cat ./.e*v", "deny"), ("cat s*/.e*", "deny"), ("cat <.e*", "deny"), ("bash -c 'cat .e*'", "deny"),
-     ("shopt -s dotglob; cat *", "deny"), ("cat .[e]nv", "ask"), ("grep -rn x .", "ask"), ("grep -R x", "ask"), ("diff -r . x", "ask"),
+     ("shopt -s dotglob; cat *", "deny"), ("cat .[e]nv", "ask"), ("find . -type f | xargs cat", "ask"), ("for f in .e*; do cat $f; done", "deny"),
+     ("for f in *; do cat $f; done", "allow"), ("grep -rn x .", "ask"), ("grep -R x", "ask"), ("diff -r . x", "ask"),
      ("cat *", "allow"), ("grep -n x *", "allow"), ("grep -rn x docs", "allow"), ("ls -Ra", "allow"), ("find . -name '.e*'", "allow")],
 )  # fmt: skip
 def test_a_pattern_or_a_search_is_judged_by_the_files_it_would_read(project: Path, command: str, expected: str) -> None:
