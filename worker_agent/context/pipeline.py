@@ -183,7 +183,8 @@ class Pipeline:
         answer = self.count(view, window).answer
         self.decide(decision)
         is_from_server = isinstance(decision, Collapse) and decision.block is not None
-        if window.binds_thinking and not is_from_server and view:
+        # Behind a collapse, as behind a compaction, the few turns that are kept go without their thinking on any model.
+        if (window.binds_thinking or isinstance(decision, Collapse)) and not is_from_server and view:
             first = collapse_id(decision.last) if isinstance(decision, Collapse) else ""
             self.decide(StripThinking(view[-1].id, first))
         after = self.draw(messages)
