@@ -1,4 +1,4 @@
-"""What the prompt cache serves: measured on the fake's own accounting, with marks, lookback and minimum as documented."""
+"""What the prompt cache serves, by the fake's own accounting: marks, lookback and minimum as documented."""
 
 import asyncio
 import random
@@ -66,8 +66,9 @@ def test_the_end_of_a_collapse_bears_a_mark_and_no_request_has_more_than_four():
     view = apply(tuple(history), Collapse("a10", "r19", "ten steps"))
     info, builder = models.info_for(CLIENT), RequestBuilder()
     for stop in range(len(view) - 20, len(view), 2):
+        system, messages = ("system", "context"), view[: stop + 1]
         request = ModelRequest(
-            model=CLIENT, max_tokens=10, system=("system", "context"), tools=(), messages=view[: stop + 1], conversation="c"
+            model=CLIENT, max_tokens=10, system=system, tools=(), messages=messages, conversation="c"
         )
         body = builder.build(request, info)
         assert body.count(b'"cache_control"') <= 4

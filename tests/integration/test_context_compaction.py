@@ -1,5 +1,5 @@
-"""Conversations that outgrow their window, through the real SDK: on the server's means where thinking is bound, on the
-client's elsewhere. The fake counts tokens, refuses prompts over the window, and checks signatures against the prefix."""
+"""Conversations that outgrow their window, through the real SDK: by the server's means where thinking is bound, by the
+client's elsewhere. The fake counts tokens, refuses prompts over the window, checks signatures against the prefix."""
 
 import asyncio
 from dataclasses import replace
@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.support.agent import FAST, Probe, collect, drive, engine
-from tests.support.fake_api import MODELS, FakeAPI, compaction, http_error, message, stop, text, thinking, tool_use
+from tests.support.fake_api import MODELS, FakeAPI, Gate, compaction, hold, http_error, message, text, thinking, tool_use
 from worker_agent import messages as m
-from worker_agent.config import ContextSettings, LoopSettings, Settings
+from worker_agent.config import ContextSettings, Settings
 from worker_agent.context.rebuild import after_boundary
 from worker_agent.session.context import AgentContext
 from worker_agent.session.transcript import MemoryJournal
 from worker_agent.tools.base import ToolResult
+from worker_agent.tools.builtin.read import Read
 from worker_agent.tools.builtin.todo_write import TodoWrite
 
 CLIENT, SERVER, OLD, OWN = "claude-sonnet-5", "claude-sonnet-5-5", "claude-haiku-4-5", "our-own-model"
@@ -273,8 +274,6 @@ def test_an_endpoint_without_the_small_model_collapses_by_the_agents_own(tmp_pat
 
 
 def test_an_interrupt_ends_a_compaction(tmp_path):
-    from tests.support.fake_api import Gate, hold
-
     gate = Gate()
     work = Work(20)
 
@@ -300,8 +299,6 @@ def test_an_interrupt_ends_a_compaction(tmp_path):
 def test_what_is_rebuilt_stands_in_the_given_order(tmp_path):
     seen = tmp_path / "seen.py"
     seen.write_text("answer = 42\n")
-    from worker_agent.tools.builtin.read import Read
-
     async def tasks():
         return (m.user("TASKS", kind="attachment", meta=True),)
 

@@ -12,9 +12,10 @@ from coordinator.app import compact_session
 from coordinator.journal import from_record
 from tasks import outbox, registry, sessions, transcripts
 from tests.integration.harness import Bench
-from tests.support.fake_api import FakeAPI, message, text, tool_use
+from tests.support.fake_api import FakeAPI, compaction, message, text, tool_use
 from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.config import ContextSettings
+from worker_agent.events import Result
 
 
 def is_summary(request):
@@ -40,8 +41,8 @@ def test_of_twenty_workers_on_one_prefix_one_writes_the_cache_and_nineteen_read_
         if "Agent" in request.tool_names:
             done = len(re.findall("<task-id>", request.user_text))
             if request.turns == 0:
-                calls = [tool_use("Agent", {"description": f"part {n}", "prompt": f"part {n}", "subagent_type": "long"}) for n in range(20)]
-                return message(*calls)
+                asked = {"prompt": "do your part", "subagent_type": "long"}
+                return message(*(tool_use("Agent", {"description": f"part {n}", **asked}) for n in range(20)))
             return text("all done" if done >= 20 else "waiting")
         return text("my report")
 
@@ -85,7 +86,7 @@ def test_what_lives_and_what_is_not_announced_is_listed_after_a_compaction_and_w
         database.write(plant)
         a1, a2, a3 = spawned
         for ended in (a2, a3):
-            database.write(lambda conn, ended=ended: registry.kill(conn, ended, by="test", notify=True, end_reason="test"))
+            database.write(lambda conn, id=ended: registry.kill(conn, id, by="test", notify=True, end_reason="test"))
         told = outbox.notification_id(a3)
         database.write(lambda conn: outbox.consume(conn, first.session_id, [told], 1))
         database.close()
@@ -153,3 +154,29 @@ def test_the_command_refuses_a_session_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("COORDINATOR_HOME", str(tmp_path))
     outcome = CliRunner().invoke(cli, ["sessions", "compact", "nothing"], obj=Context())
     assert outcome.exit_code != 0
+
+
+def test_a_person_in_a_chat_can_have_the_conversation_summarised(tmp_path):
+    bench = Bench(tmp_path)
+    said = []
+
+    def on_event(observed):
+        if isinstance(observed.event, Result) and observed.task_id is None:
+            said.append(observed.event.text)
+            if len(said) == 1:
+                asyncio.get_running_loop().create_task(bench.handle.send("/compact the numbers"))
+            else:
+                bench.handle.close()
+
+    bench.on_event = on_event
+
+    def script(request):
+        return compaction("SUMMARY") if request.body.get("compaction") else text("hello")
+
+    with FakeAPI(script) as api:
+        bench.run(api, "hi", interactive=True)
+    assert said == ["hello", "The conversation was summarised."]
+    assert [request.body.get("compaction") for request in api.requests] == [
+        None,
+        {"type": "summarize", "instructions": "the numbers"},
+    ]
