@@ -228,11 +228,10 @@ async def _compose(
     def notice(kind: str, text: str) -> None:
         observer(Observed(store.session_id, None, Notice(kind, redact(text))))
 
-    asked = "plan" if options.plan_only else options.permission_mode
     policy = files.policy(
         cwd=cwd,
         home=home,
-        mode=None if asked == "default" else asked,
+        mode="plan" if options.plan_only else options.permission_mode,
         allowed=options.allowed_tools,
         disallowed=options.disallowed_tools,
         roots=options.add_dirs,

@@ -23,7 +23,7 @@ class RunOptions:
     model: str | None = None
     worker_model: str | None = None
     fallback_model: str | None = None
-    permission_mode: str = "default"  # "default" leaves it to the settings files
+    permission_mode: str | None = None  # None leaves it to the settings files
     allowed_tools: tuple[str, ...] = ()
     disallowed_tools: tuple[str, ...] = ()
     add_dirs: tuple[Path, ...] = ()

@@ -26,7 +26,8 @@ SECRET_PREFIXES = (
     "GOOGLE_APPLICATION_", "OPENAI_",
 )  # fmt: skip
 SECRET_ENDINGS = (
-    "_ACCESS_KEY", "_API_KEY", "_CREDENTIALS", "_PASSWD", "_PASSWORD", "_PRIVATE_KEY", "_SECRET", "_SECRET_KEY", "_TOKEN",
+    "_ACCESS_KEY", "_API_KEY", "_APIKEY", "_CREDENTIALS", "_PAT", "_PRIVATE_KEY", "_SECRET", "_SECRET_KEY", "_TOKEN",
+    "PASSWD", "PASSWORD", "MYSQL_PWD",
 )  # fmt: skip
 
 
@@ -199,7 +200,7 @@ def variable(name: str) -> str:
 def is_secret_name(name: str) -> bool:
     """Whether an environment variable of this name holds a credential."""
     upper = name.upper()
-    return upper.startswith(SECRET_PREFIXES) or upper.endswith(SECRET_ENDINGS)
+    return upper.startswith(SECRET_PREFIXES) or f"_{upper}".endswith(SECRET_ENDINGS)
 
 
 def tool_environment(environ: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:

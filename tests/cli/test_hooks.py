@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -405,3 +408,26 @@ def test_an_http_hook_gets_the_same_json_and_may_deny(program: Program, status: 
     assert headers["Authorization"] == "Bearer token-0123456789" and body["tool_input"] == {"command": "echo fine"}
     result = requests[-1].tool_results["t0"]
     assert ("by policy" in result) is blocked and (result == "fine\n") is not blocked
+
+
+def test_a_person_who_is_asked_is_told_of_by_a_notification(program: Program) -> None:
+    configure(program, {"Notification": [handler(script(program, "log.py", LOGGER), "permission_prompt")]})
+    with FakeAPI(by_turn(message(tool_use("Write", {"file_path": "new", "content": "x"})), "done")) as api:
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            program.command("run", "goal", "--no-coordinator"), stdin=slave, stdout=slave, stderr=slave, cwd=program.cwd,
+            env=program.environment(TERM="xterm", **with_api(program, api)),
+        )  # fmt: skip
+        os.close(slave)
+        seen = b""
+        while b"[y/N]" not in seen:
+            seen += os.read(master, 4096)
+        os.write(master, b"y\n")
+        with suppress(OSError):  # the terminal is gone when the program has ended
+            while os.read(master, 65_536):
+                pass
+        assert process.wait(timeout=30) == 0
+        os.close(master)
+    (said,) = logged(program, "Notification")
+    assert said["notification_type"] == "permission_prompt" and "Write" in said["message"]
+    assert (program.cwd / "new").exists()

@@ -153,6 +153,7 @@ def test_a_default_mode_holds_from_the_persons_file_and_from_a_project_only_if_i
     assert "denied" in run(program, bash("touch p"))[1]["t0"]
     settings(program.home, defaultMode="acceptEdits")
     assert "denied" not in run(program, bash("touch p"))[1]["t0"]
+    assert "denied" in run(program, bash("touch p"), flags=("--permission-mode", "default"))[1]["t0"]
     settings(program.cwd, defaultMode="dontAsk")
     assert "dontAsk" in run(program, bash("touch q"))[1]["t0"]
 

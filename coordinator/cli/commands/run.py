@@ -42,6 +42,8 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
         cli.console.note("--max-budget-usd has nothing to bound: the offline model costs nothing")
     known = {field.name for field in fields(RunOptions)}
     values = {name: value for name, value in flags.items() if name in known}
+    if ctx.get_parameter_source("permission_mode") is ParameterSource.DEFAULT:
+        values["permission_mode"] = None  # "default" that somebody wrote is stricter than a settings file
     values |= _as_before(ctx, cli, flags)
     if values["offline"]:
         values["model"] = values["worker_model"] = offline_model()
