@@ -228,8 +228,8 @@ def _anchor(messages: Sequence[Message], wire: Sequence[WireMessage]) -> int | N
 
 
 def _marked(kept: _Kept, live: list[WireMessage], info: ModelInfo) -> list[bytes]:
-    """All pieces; the last settled one (the end of the previous request) marked if the lookback cannot reach it, and the
-    one with the anchor."""
+    """All pieces; the last settled one (the end of the previous request) marked if the lookback cannot reach it, and
+    the one with the anchor."""
     settled = kept.pieces
     pieces = [*settled, *(message.wire + b"," for message in live)]
     if not info.cache_control:

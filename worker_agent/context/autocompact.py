@@ -39,9 +39,9 @@ def pressure(tokens: int, effective: int, settings: ContextSettings, tracking: T
 def kept(
     view: Sequence[Message], window: Window, effective: int, share: float, rebuilt: Collection[str] = ()
 ) -> tuple[Message, ...]:
-    """The newest messages, which a compaction keeps as they are: what nobody has answered yet, and before it whole turns
-    up to `share` of the window. The kept part begins with an answer, so that it stays the same behind a summary. What an
-    earlier compaction made (its ids are in `rebuilt`) is made anew, and bounds what is kept."""
+    """The newest messages, which a compaction keeps as they are: what nobody has answered yet, and before it whole
+    turns up to `share` of the window. The kept part begins with an answer, so that it stays the same behind a summary.
+    What an earlier compaction made (its ids are in `rebuilt`) is made anew, and bounds what is kept."""
     taken: list[Message] = []
     begin, size, unanswered, bounded = 0, 0, True, False
     for group in reversed(groups(view)):

@@ -5,8 +5,8 @@ the background while the agent works, one stretch at a time; committing takes wh
 
 Which stretch, and by what means, is a question of the cache:
 
-- `SERVER`, where thinking is bound and the server compacts on demand: its block stands for everything up to a point, and
-  what is kept behind it keeps its thinking.
+- `SERVER`, where thinking is bound and the server compacts on demand: its block stands for everything up to a point,
+  and what is kept behind it keeps its thinking.
 - `PREFIX`, where the endpoint caches: the agent's own model reads its own prefix (from the cache) and summarises the
   *young* part of it. The old part stays as it is, so that the next call still reads it from the cache: each collapse
   writes anew only its summary and the newest turns. When the old part and the summaries behind it have grown too large,
@@ -94,8 +94,8 @@ def _start(view: Sequence[Message], window: Window, effective: int, settings: Co
 
 
 def _stop(view: Sequence[Message], window: Window, room: float) -> int:
-    """Behind the last message of the stretch: the newest turns are left out, as many as have `room`. What comes while the
-    summary is made stands behind it in any case, so that the newest turn is always shown whole."""
+    """Behind the last message of the stretch: the newest turns are left out, as many as have `room`. What comes while
+    the summary is made stands behind it in any case, so that the newest turn is always shown whole."""
     stop, size = len(view), 0
     for group in reversed(groups(view)):
         size += estimate(view[group.start : group.stop], window.chars_per_token)

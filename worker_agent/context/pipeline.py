@@ -62,10 +62,11 @@ class Pipeline:
     _drawn: tuple[tuple[Message, ...], int, tuple[Message, ...]] = ((), 0, ())
 
     def draw(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """The view of `messages`. Only what is new since the last call is looked at: new decisions speak of messages that
-        were there when they were taken, old ones say nothing of new messages."""
+        """The view of `messages`. Only what is new since the last call is looked at: new decisions speak of messages
+        that were there when they were taken, old ones say nothing of new messages."""
         before, decided, view = self._drawn
-        if before and len(messages) >= len(before) and messages[len(before) - 1] is before[-1] and messages[0] is before[0]:
+        has_grown = before and len(messages) >= len(before) and messages[0] is before[0]
+        if has_grown and messages[len(before) - 1] is before[-1]:
             view = view + messages[len(before) :]
             for decision in self.decisions[decided:]:
                 view = apply(view, decision)

@@ -37,7 +37,7 @@ def plan(
 
 
 def _is_worth_it(view: Sequence[Message], gone: Sequence[Message], freed: int, window: Window) -> bool:
-    """Whether more than half as much goes as must be written to the cache anew: all behind the first dropped message."""
+    """Whether more than half as much goes as must be written to the cache anew: all behind the first one dropped."""
     if not window.cache_control:
         return True
     first = next(i for i, message in enumerate(view) if message is gone[0])

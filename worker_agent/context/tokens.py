@@ -74,8 +74,8 @@ class Count:
 
 
 def prompt_tokens(view: Sequence[Message], window: Window, *, stale: str = "", fixed: int = 0) -> Count:
-    """Tokens of the next request: the last answer's usage plus an estimate of what came after it. An answer from before a
-    compaction (`stale` is the last of them) says nothing any more; then all is estimated, and `fixed` characters of
+    """Tokens of the next request: the last answer's usage plus an estimate of what came after it. An answer from before
+    a compaction (`stale` is the last of them) says nothing any more; then all is estimated, and `fixed` characters of
     system prompt and tools are counted too."""
     for index in range(len(view) - 1, -1, -1):
         message = view[index]

@@ -54,8 +54,8 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Collapse:
-    """Step 4: the messages from `first` to `last` (ids, both included) are shown as `summary`. Where the server made it,
-    `block` is its compaction block, which stands for everything before it, and `after` the id of the newest message
+    """Step 4: the messages from `first` to `last` (ids, both included) are shown as `summary`. Where the server made
+    it, `block` is its compaction block, which stands for everything before it, and `after` the id of the newest message
     when it was committed: thinking up to there is bound to the order that was sent."""
 
     kind: ClassVar[str] = "collapse"

@@ -80,9 +80,9 @@ async def _no_word(trigger: str, summary: str) -> None:
 
 @dataclass(kw_only=True)
 class AgentContext:
-    """Satisfies the loop's `ContextPort`. After a compaction `rebuild_tasks` gives the state of the background agents and
-    `rebuild_last` what stands at the end: results of session-start hooks. `stored` is the whole transcript of a resumed
-    agent, of which the recorded decisions are taken."""
+    """Satisfies the loop's `ContextPort`. After a compaction `rebuild_tasks` gives the state of the background agents
+    and `rebuild_last` what stands at the end: results of session-start hooks. `stored` is the whole transcript of a
+    resumed agent, of which the recorded decisions are taken."""
 
     settings: Settings
     client: ModelClient
