@@ -118,13 +118,11 @@ def _refuse_orphaned_log(path: Path) -> None:
 
 def _refuse_truncated(path: Path, driver: sqlite3.Connection) -> None:
     """The header tells how many pages there are. A write-ahead log may still hold some of them, so the suspicion is
-    only a reason for a thorough look."""
-    with path.open("rb") as file:
-        header = file.read(100)
-        size = os.fstat(file.fileno()).st_size
-    page = int.from_bytes(header[16:18], "big")
-    pages = int.from_bytes(header[28:32], "big")
-    if size >= (65536 if page == 1 else page) * pages or header[:15] != b"SQLite format 3":
+    only a reason for a thorough look. The file is never opened but by SQLite: closing any other descriptor of it
+    would drop every lock this process holds on it, and other processes would take its log away."""
+    (page,), (pages,) = (driver.execute(f"PRAGMA {name}").fetchone() for name in ("page_size", "page_count"))
+    size = path.stat().st_size
+    if size >= page * pages:
         return
     found = driver.execute("PRAGMA quick_check(1)").fetchall()
     if found != [("ok",)]:
