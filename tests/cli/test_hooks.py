@@ -168,7 +168,8 @@ def test_a_compaction_tells_its_hooks_and_may_be_refused_and_the_session_starts_
     def compacting() -> list[Request]:
         with FakeAPI(answer, allow_violations=True) as api:
             flags = ("--no-coordinator", "--model", "claude-haiku-4-5")
-            ran = run(program, api, *flags, COORDINATOR_CONTEXT_WINDOW="30000", COORDINATOR_CONTEXT_SUMMARY_RESERVE="5000")
+            small = {"COORDINATOR_CONTEXT_WINDOW": "30000", "COORDINATOR_CONTEXT_SUMMARY_RESERVE": "5000", "COORDINATOR_CONTEXT_COLLAPSE": "0"}
+            ran = run(program, api, *flags, **small)
             assert ran.code == 0, ran.err
             return api.requests
 
