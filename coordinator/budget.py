@@ -1,13 +1,14 @@
 """One budget for the whole tree of agents: held before a call, settled after it.
 
 1. Before each call an agent holds the most the call can cost: its prompt, all of it uncached, and its output cap. So
-   the sum of what is spent and what is held never passes the limit, however many agents call at once.
-2. An agent that calls normally also keeps back the price of one more such call: its last, tool-free one, to report
-   with. So the end of the budget still delivers what was found.
+   the sum of what is spent, held and kept back never passes the limit, however many agents call at once.
+2. For each agent a *report* is kept back: its prompt and at most `REPORT_TOKENS` of output. So the end of the budget
+   still delivers what was found. One that waits for its first call has its report kept back, too.
 3. What does not fit now may fit when others settle for less, or end and free what was kept back for them: the call
    waits for them, also while they run tools. When nobody is left who could give anything back (all others wait
-   themselves, or idle like a coordinator between its turns), it becomes the agent's last call; if not even that fits,
-   it is refused (`ErrorKind.BUDGET`).
+   themselves, or idle like a coordinator between its turns), who waited longest gets what is left: the call with a
+   smaller output cap beside its report, else the report itself as its last call. If no one's report fits, who came
+   last is refused (`ErrorKind.BUDGET`).
 4. At 80 % each agent is told, once.
 
 Two currencies, each with its own limit: USD, and output tokens. Unlimited means that nothing is held.
@@ -16,6 +17,7 @@ Two currencies, each with its own limit: USD, and output tokens. Unlimited means
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +26,7 @@ from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage
 
 NOTICE_SHARE = 0.8
+REPORT_TOKENS = 2048  # of output: what is kept back for a report, and the least that a call is worth
 Price = Callable[[str, Usage], float | None]
 
 
@@ -60,6 +63,28 @@ class Limit:
         return max(shares, default=0.0)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Wish:
+    """A call that waits to be granted. `whole` is what it may cost as asked, `report` a report in its place."""
+
+    agent: AgentBudget
+    request: ModelRequest
+    prompt_tokens: int
+    whole: Amount
+    report_cap: int
+    report: Amount
+    granted: asyncio.Future[CallBudget]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """What may be held now: `cap` None is the output cap that was asked for."""
+
+    amount: Amount
+    cap: int | None = None
+    last: bool = False
+
+
 class TreeBudget:
     """The account. `spent` is what is settled, `held` what calls under way may still cost. Belongs to one loop."""
 
@@ -70,8 +95,8 @@ class TreeBudget:
         self._price = price
         self._under_way = 0
         self._kept_back: dict[AgentBudget, Amount] = {}
-        self._waiting: set[AgentBudget] = set()
-        self._changed = asyncio.Event()
+        self._kept = Amount()  # their sum
+        self._waiting: list[_Wish] = []
 
     def agent(self, *, idles: bool = False) -> AgentBudget:
         """The budget port of one agent; `close` it when its run ends. `idles`: between its calls nobody waits for what
@@ -86,47 +111,114 @@ class TreeBudget:
             raise ModelError(ErrorKind.BUDGET, f"the price of {model} is unknown, so a budget in USD cannot hold")
         return Amount(price, usage.output)
 
-    def worst_case(self, request: ModelRequest, prompt_tokens: int) -> Amount:
-        plain = self.amount(request.model, Usage(input=prompt_tokens, output=request.max_tokens))
-        written = self.amount(request.model, Usage(cache_write_5m=prompt_tokens, output=request.max_tokens))
+    def worst_case(self, model: str, prompt_tokens: int, output: int) -> Amount:
+        plain = self.amount(model, Usage(input=prompt_tokens, output=output))
+        written = self.amount(model, Usage(cache_write_5m=prompt_tokens, output=output))
         return max(plain, written, key=lambda amount: amount.usd)
 
-    def hold(self, agent: AgentBudget, amount: Amount, *, last: bool) -> bool:
-        """Hold `amount` (and keep as much back for the agent's last call, unless this is it) if it fits."""
-        others = sum((kept for who, kept in self._kept_back.items() if who is not agent), Amount())
-        wanted = self.spent + self.held + others + amount
-        if not (wanted if last else wanted + amount).within(self.limit):
-            return False
-        self.held += amount
-        self._under_way += 1
-        self._kept_back[agent] = Amount() if last else amount
-        return True
+    async def hold(self, agent: AgentBudget, request: ModelRequest, prompt_tokens: int) -> CallBudget:
+        """Hold what the call may cost at most, waiting for it if need be. Raises `ModelError` of kind BUDGET."""
+        cap = min(request.max_tokens, REPORT_TOKENS)
+        wish = _Wish(
+            agent=agent,
+            request=request,
+            prompt_tokens=prompt_tokens,
+            whole=self.worst_case(request.model, prompt_tokens, request.max_tokens),
+            report_cap=cap,
+            report=self.worst_case(request.model, prompt_tokens, cap),
+            granted=asyncio.get_running_loop().create_future(),
+        )
+        if self._fits(agent, wish.report):
+            self._keep_back(agent, wish.report)
+        self._waiting.append(wish)
+        self._serve()
+        try:
+            return await wish.granted
+        except asyncio.CancelledError:
+            self._withdraw(wish)
+            raise
 
     def settle(self, held: Amount, used: Amount) -> None:
         self.held -= held
         self.spent += used
         self._under_way -= 1
-        self._wake()
+        self._serve()
 
     def release(self, agent: AgentBudget) -> None:
-        if self._kept_back.pop(agent, None) is not None:
-            self._wake()
+        self._keep_back(agent, Amount())
+        self._serve()
 
-    async def wait_for_others(self, agent: AgentBudget) -> bool:
-        """Wait until somebody settles or leaves; False at once when nobody is left who could."""
-        at_work = (who for who, kept in self._kept_back.items() if kept != Amount() and not who.idles)
-        if not self._under_way and not {*at_work} - self._waiting - {agent}:
+    # ── who gets what ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        """Grant what fits. Where nobody gives anything back any more, grant what is left; refuse where nothing is."""
+        while self._waiting:
+            self._waiting = [wish for wish in self._waiting if not wish.granted.cancelled()]
+            for wish in tuple(self._waiting):
+                self._grant(wish, self._whole(wish))
+            if self._may_get_back() or any(self._grant(wish, self._rest(wish)) for wish in tuple(self._waiting)):
+                return
+            if self._waiting:
+                self._refuse(self._waiting.pop())
+
+    def _whole(self, wish: _Wish) -> _Grant | None:
+        return _Grant(wish.whole) if self._fits(wish.agent, wish.whole + wish.report) else None
+
+    def _rest(self, wish: _Wish) -> _Grant | None:
+        """The largest call that fits beside the report, else the report."""
+
+        def is_too_much(cap: int) -> bool:
+            return not self._fits(wish.agent, self._cost(wish, cap) + wish.report)
+
+        caps = range(REPORT_TOKENS, wish.request.max_tokens)
+        if count := bisect_left(caps, True, key=is_too_much):
+            return _Grant(self._cost(wish, caps[count - 1]), caps[count - 1])
+        return _Grant(wish.report, wish.report_cap, last=True) if self._fits(wish.agent, wish.report) else None
+
+    def _grant(self, wish: _Wish, grant: _Grant | None) -> bool:
+        if grant is None:
             return False
-        self._waiting.add(agent)
-        try:
-            await self._changed.wait()
-        finally:
-            self._waiting.discard(agent)
+        self.held += grant.amount
+        self._under_way += 1
+        self._keep_back(wish.agent, Amount() if grant.last else wish.report)
+        self._waiting.remove(wish)
+        call = CallBudget(self, grant.amount, max_tokens=grant.cap, last_call=grant.last, under_way=True)
+        wish.granted.set_result(call)
         return True
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _refuse(self, wish: _Wish) -> None:
+        self._keep_back(wish.agent, Amount())
+        wish.granted.set_exception(ModelError(ErrorKind.BUDGET, self._refusal()))
+
+    def _withdraw(self, wish: _Wish) -> None:
+        """Who wished is gone; what was granted at the same moment goes back."""
+        if not wish.granted.cancelled() and wish.granted.exception() is None:
+            wish.granted.result().settle(wish.request.model, None)
+        self._serve()
+
+    def _keep_back(self, agent: AgentBudget, amount: Amount) -> None:
+        self._kept += amount - self._kept_back.pop(agent, Amount())
+        if amount != Amount():
+            self._kept_back[agent] = amount
+
+    def _may_get_back(self) -> bool:
+        """Whether a call is under way, or somebody at work will settle or leave."""
+        waiting = {wish.agent for wish in self._waiting}
+        return bool(self._under_way) or any(not who.idles and who not in waiting for who in self._kept_back)
+
+    def _cost(self, wish: _Wish, cap: int) -> Amount:
+        return self.worst_case(wish.request.model, wish.prompt_tokens, cap)
+
+    def _fits(self, agent: AgentBudget, amount: Amount) -> bool:
+        """Whether `amount` fits beside everything but what is kept back for `agent` itself."""
+        others = self._kept - self._kept_back.get(agent, Amount())
+        return (self.spent + self.held + others + amount).within(self.limit)
+
+    def _refusal(self) -> str:
+        limit, spent = self.limit, self.spent
+        parts = [f"${spent.usd:.4f} of ${limit.usd:.4f}"] if limit.usd is not None else []
+        parts += [f"{spent.tokens:,} of {limit.tokens:,} output tokens"] if limit.tokens is not None else []
+        return f"the budget is used up: {' and '.join(parts)}; the next call might cost more than is left"
 
 
 class AgentBudget:
@@ -142,14 +234,10 @@ class AgentBudget:
         tree = self._tree
         if not tree.limit.is_set:
             return CallBudget(tree, Amount())
-        worst = tree.worst_case(request, prompt_tokens)
-        while not tree.hold(self, worst, last=False):
-            if await tree.wait_for_others(self):
-                continue
-            if tree.hold(self, worst, last=True):
-                return CallBudget(tree, worst, last_call=True, under_way=True)
-            raise ModelError(ErrorKind.BUDGET, self._refusal())
-        return CallBudget(tree, worst, notice=self._notice(), under_way=True)
+        call = await tree.hold(self, request, prompt_tokens)
+        if not call.last_call:
+            call.notice = self._notice()
+        return call
 
     def close(self) -> None:
         """The agent calls no more: what was kept back for its last call is free for others."""
@@ -162,12 +250,6 @@ class AgentBudget:
         self._told = True
         return f"{share:.0%} of the budget of this session is used. Finish what matters most and report soon."
 
-    def _refusal(self) -> str:
-        limit, spent = self._tree.limit, self._tree.spent
-        parts = [f"${spent.usd:.4f} of ${limit.usd:.4f}"] if limit.usd is not None else []
-        parts += [f"{spent.tokens:,} of {limit.tokens:,} output tokens"] if limit.tokens is not None else []
-        return f"the budget is used up: {' and '.join(parts)}; the next call might cost more than is left"
-
 
 class CallBudget:
     """The `Reservation` of one call."""
@@ -177,11 +259,12 @@ class CallBudget:
         tree: TreeBudget,
         held: Amount,
         *,
-        notice: str | None = None,
+        max_tokens: int | None = None,
         last_call: bool = False,
         under_way: bool = False,
     ) -> None:
-        self.notice = notice
+        self.notice: str | None = None
+        self.max_tokens = max_tokens
         self.last_call = last_call
         self._tree = tree
         self._held = held

@@ -380,6 +380,11 @@ class AgentContext:
     async def _one_try(self, request: ModelRequest) -> Message:
         tokens = estimate(request.messages, 4.0)
         reservation = await self.budget.reserve(request, tokens)
+        if reservation.last_call:  # what is left is for the agent's report
+            reservation.settle(request.model, None)
+            raise ModelError(ErrorKind.BUDGET, "the budget leaves no room for a summary")
+        if reservation.max_tokens is not None:
+            request = replace(request, max_tokens=min(request.max_tokens, reservation.max_tokens))
         began, usage, response_id = self.clock.monotonic(), Usage(), None
         blocks: list[Block] = []
         try:
