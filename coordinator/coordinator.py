@@ -40,7 +40,8 @@ BY_MODEL = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpawnRequest:
-    """A new worker. `background` False: whoever asks waits for the end and needs no notification."""
+    """A new worker. `background` False: whoever asks waits for the end and needs no notification. `call_id` is the tool
+    call that asks."""
 
     description: str
     prompt: str
@@ -51,6 +52,7 @@ class SpawnRequest:
     allowed_tools: tuple[str, ...] | None = None
     result_schema: Mapping[str, Any] | None = None
     background: bool = True
+    call_id: str | None = None
 
 
 class Sent(StrEnum):
@@ -139,6 +141,7 @@ class Coordinator:
             allowed_tools=request.allowed_tools,
             output_file=str(self._paths.output_file(store.session_id, id)),
             fence=store.fence,
+            asked_by=request.call_id,
         )
         verdict = await self._task_created(id, request.description, request.prompt, request.name)
         if verdict.blocked:

@@ -25,6 +25,7 @@ from coordinator.options import RunOptions
 from coordinator.paths import Paths
 from coordinator.processes import Processes
 from coordinator.store import Store
+from coordinator.tools.agent import launched
 from coordinator.transcript_file import TranscriptFile
 from coordinator.workers import WorkerParts, book
 from tasks import outbox
@@ -40,7 +41,7 @@ from worker_agent.errors import ConfigError
 from worker_agent.events import PermissionDenial
 from worker_agent.hooks import HookConfig, HookRunner
 from worker_agent.memory import MemoryIndex
-from worker_agent.messages import Block, Message, Usage, user
+from worker_agent.messages import Block, Message, Usage, canonical, tool_result_block, user
 from worker_agent.process import TASK_MARKER
 from worker_agent.session.context import AfterCompact, AgentContext, BeforeCompact
 from worker_agent.session.engine import MAX_SCHEMA_TRIES, EngineParams, QueryEngine
@@ -90,7 +91,7 @@ class EngineFactory:
         return self.client.cost(model, usage)
 
     def history(self, agent_id: str) -> History:
-        return load_history(self.store, agent_id, self._is_read_only)
+        return load_history(self.store, agent_id, self._is_read_only, self._spawned)
 
     def journal(self, task: TaskRecord) -> TaskJournal:
         file = TranscriptFile(Path(task.output_file), self.redact) if task.output_file else None
@@ -325,6 +326,16 @@ class EngineFactory:
                 raise ConfigError(f"no tool is left for agent type {definition.name!r}: {asked}")
             self._registries[key] = tools
         return self._registries[key]
+
+    def _spawned(self, call: Block) -> Block | None:
+        """What became of a spawn whose result was not stored: the record of tasks knows."""
+        if call["name"] != "Agent":
+            return None
+        task = self.store.read(lambda conn: task_rows.asked_by(conn, self.store.session_id, call["id"]))
+        if task is not None:
+            return tool_result_block(call["id"], canonical(launched(task)).decode())
+        text = "Interrupted before the worker was created: it does not exist. Call again if it is still wanted."
+        return tool_result_block(call["id"], text, is_error=True)
 
     def _is_read_only(self, name: str, input: Block) -> bool:
         tool = self.tools.get(name)

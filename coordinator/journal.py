@@ -77,13 +77,18 @@ class History:
     stored: tuple[Message, ...] = ()
 
 
-def load_history(store: Store, agent_id: str, is_read_only: Callable[[str, Block], bool]) -> History:
+def load_history(
+    store: Store,
+    agent_id: str,
+    is_read_only: Callable[[str, Block], bool],
+    known: Callable[[Block], Block | None] = lambda call: None,
+) -> History:
     """The stored conversation of `agent_id` from its last compaction on, mended so that it can be sent.
-    `is_read_only(name, input)` says of a call whether it can have had an effect."""
+    `is_read_only(name, input)` says of a call whether it can have had an effect, `known(call)` what is recorded of it."""
     rows, steps = store.read(lambda conn: (transcripts.load(conn, agent_id), transcripts.steps(conn, agent_id)))
     stored = [from_record(row) for row in rows]
     messages = tuple(message for message in after_boundary(stored) if message.kind not in NOT_SPOKEN)
-    added = repair(messages, [to_step(step) for step in steps], is_read_only)
+    added = repair(messages, [to_step(step) for step in steps], is_read_only, known)
     surroundings = next((message.data[SURROUNDINGS] for message in stored if SURROUNDINGS in message.data), None)
     return History((*messages, *added), added, surroundings, (*stored, *added))
 

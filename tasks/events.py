@@ -38,6 +38,12 @@ def since(
     return [EventRecord(*row) for row in conn.execute(query)]
 
 
+def of_kind(conn: Connection, session_id: str, kind: str) -> list[EventRecord]:
+    """All events of one kind in a session, oldest first."""
+    query = select(events).where(events.c.session_id == session_id, events.c.kind == kind).order_by(events.c.id)
+    return [EventRecord(*row) for row in conn.execute(query)]
+
+
 def last_id(conn: Connection) -> int:
     """The id of the newest event, 0 if there is none: where following begins."""
     return conn.scalar(select(func.max(events.c.id))) or 0

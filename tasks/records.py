@@ -86,7 +86,8 @@ class AgentRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
     """A task to create. `id` None draws one. Without `agent_id` and `continues` a new agent is made whose id is the
-    task's; `continues` takes the agent of that task. `fence`, where the creator owns the session, is checked."""
+    task's; `continues` takes the agent of that task. `fence`, where the creator owns the session, is checked. `asked_by` is
+    the tool call that asks for it: after a crash it tells whether that call had its effect."""
 
     session_id: str
     type: TaskType = TaskType.LOCAL_AGENT
@@ -108,6 +109,7 @@ class NewTask:
     allowed_tools: Sequence[str] | None = None
     output_file: str | None = None
     fence: int | None = None
+    asked_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

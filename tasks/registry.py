@@ -96,8 +96,17 @@ def create(conn: Connection, new: NewTask) -> TaskRecord:
     agent = _agent_for(conn, new, id)
     asked = {name: getattr(new, name) for name in _AS_ASKED}
     _INSERT.run(conn, **(_BLANK | asked | _of_agent(agent, new) | {"id": id, "created_at": now_of(conn)}))
-    events.add(conn, new.session_id, id, "task_created", {"type": new.type, "description": new.description})
+    data = {"type": new.type, "description": new.description, "asked_by": new.asked_by}
+    events.add(conn, new.session_id, id, "task_created", data)
     return get(conn, id)
+
+
+def asked_by(conn: Connection, session_id: str, call_id: str) -> TaskRecord | None:
+    """The task that the tool call `call_id` of the session's own agent created; None if it created none. Reads the
+    session's events: for what follows a crash, not for every turn."""
+    created = events.of_kind(conn, session_id, "task_created")
+    id = next((event.task_id for event in created if event.data.get("asked_by") == call_id), None)
+    return None if id is None else find(conn, id)
 
 
 _BLANK: dict[str, object] = dict.fromkeys(tasks.c.keys()) | {

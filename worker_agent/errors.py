@@ -72,7 +72,8 @@ class ModelError(AgentError):
 
     `status` is the HTTP status (200 for an error event inside a stream, None without a response); `retry_after` is in
     seconds, as the server asked; `limit` is the number a "too large" answer named (window, output cap or pixels) and
-    `actual` the number it complained of, each None when it named none; `paths` names the content blocks it complained of
+    `actual` the number it complained of, each None when it named none (of an output cap only where it is over the
+    model's own, not over what the prompt leaves of the window); `paths` names the content blocks it complained of
     (`messages.3.content.0`); `server_should_retry` is the `x-should-retry` header.
     """
 

@@ -78,12 +78,12 @@ class AgentTool(Tool):
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         background = not self._foreground or input.get("run_in_background", False)
-        task = await self._spawn(input, background)
+        task = await self._spawn(input, background, context.tool_use_id)
         if background:
             return ToolResult(orjson.dumps(launched(task)).decode(), data=launched(task))
         return await self._wait(task)
 
-    async def _spawn(self, input: Input, background: bool) -> TaskRecord:
+    async def _spawn(self, input: Input, background: bool, call_id: str) -> TaskRecord:
         allowed = input.get("allowed_tools")
         request = SpawnRequest(
             description=input["description"],
@@ -95,6 +95,7 @@ class AgentTool(Tool):
             allowed_tools=None if allowed is None else tuple(allowed),
             result_schema=input.get("result_schema"),
             background=background,
+            call_id=call_id,
         )
         try:
             return await self._coordinator.spawn(request)

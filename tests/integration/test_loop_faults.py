@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import dataclass
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.support.fake_api import (
     thinking,
     tool_use,
 )
+from tests.support.fake_api.wire import ToolUse
 from worker_agent import events as e
 from worker_agent.api.limiter import Limiter
 from worker_agent.config import RetrySettings, Settings, SystemClock
@@ -123,6 +125,48 @@ def test_an_output_cap_that_does_not_fit_is_lowered_not_repeated(tmp_path):
     assert [r.body["max_tokens"] for r in api.requests] == [16_000, 8_192] and run.result.text == "Here."
 
 
+def test_an_output_cap_once_refused_is_not_tried_again_by_anybody(tmp_path):
+    refused = http_error(
+        400, "invalid_request_error", "max_tokens: 16000 > 8192, which is the maximum allowed number of output tokens"
+    )
+    script = [refused, tool_use("Probe", {"n": 1}), text("Here.")]
+    with FakeAPI(script) as api:
+        run = drive(api, tmp=tmp_path, tools=[Probe()])
+    assert [r.body["max_tokens"] for r in api.requests] == [16_000, 8_192, 8_192]
+    assert run.engine.params.limiter.output_caps == {MAIN: 8_192}
+
+
+class OneMoreCall:
+    """A budget that lets one call pass, and then one last one with a small output cap."""
+
+    def __init__(self):
+        self.calls = 0
+
+    async def reserve(self, request, prompt_tokens):
+        self.calls += 1
+        return Held(last_call=self.calls > 1, max_tokens=2_000 if self.calls > 1 else None)
+
+
+@dataclass
+class Held:
+    last_call: bool
+    max_tokens: int | None
+    notice: str | None = None
+
+    def settle(self, model, usage):
+        pass
+
+
+def test_a_budget_that_is_used_up_leaves_one_report_that_is_asked_for(tmp_path):
+    with FakeAPI([tool_use("Probe", {"n": 1}), text("What I have: 1.")]) as api:
+        run = drive(api, tmp=tmp_path, tools=[Probe()], budget=OneMoreCall())
+    last = api.requests[1]
+    assert last.body["tool_choice"] == {"type": "none"} and last.body["max_tokens"] == 2_000
+    assert "this is your last answer" in last.messages[-1]["content"][-1]["text"]
+    assert (run.result.text, run.result.reason, run.result.error_kind) == ("What I have: 1.", "budget", "budget")
+    assert [msg.kind for msg in run.journal.messages] == ["prompt", "answer", "tool_results", "meta", "answer"]
+
+
 # ── tools and broken streams ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -198,6 +242,25 @@ def test_a_call_that_was_cut_never_runs_and_the_model_is_told(tmp_path, stop_rea
         run = drive(api, tmp=tmp_path, tools=[probe])
     assert probe.calls == []
     assert run.result.text == "Done." and not run.result.is_error
+
+
+def test_a_call_that_the_output_cap_cut_is_asked_for_again_with_a_higher_cap_even_if_its_block_was_closed(tmp_path):
+    probe = Probe(read_only=False)
+    with FakeAPI([cut_tool_json("Probe", '{"n": '), tool_use("Probe", {"n": 5}), text("Done.")]) as api:
+        run = drive(api, tmp=tmp_path, tools=[probe])
+    assert [r.body["max_tokens"] for r in api.requests] == [16_000, 64_000, 16_000]
+    assert api.requests[0].messages == api.requests[1].messages
+    assert (probe.calls, run.result.text) == ([5], "Done.")
+
+
+def test_an_unreadable_call_in_the_middle_is_answered_in_its_place(tmp_path):
+    garbage = ToolUse("Probe", {}, raw='{"n": oops}')
+    script = [message(tool_use("Probe", {"n": 1}), garbage, tool_use("Probe", {"n": 3})), text("Done.")]
+    with FakeAPI(script) as api:
+        run = drive(api, tmp=tmp_path, tools=[Probe()])
+    results = [b["content"] for b in api.requests[1].messages[-1]["content"]]
+    assert results[0] == "result 1" and "<tool_use_error>" in results[1] and results[2] == "result 3"
+    assert run.result.text == "Done."
 
 
 def test_a_cut_call_behind_a_whole_one_is_told_beside_its_result(tmp_path):

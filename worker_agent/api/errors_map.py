@@ -190,16 +190,17 @@ def _kind_by_text(text: str, kind: ErrorKind) -> ErrorKind:
     return kind
 
 
-def _fitting_cap(text: str) -> tuple[int, int] | None:
-    """(the output cap that would fit, the one asked for), where the text says so. Not positive: nothing would fit."""
+def _fitting_cap(text: str) -> tuple[int, int | None] | None:
+    """(the output cap that would fit, the one asked for if it is over the model's own), where the text says so: None as
+    the second where it is only more than this prompt leaves of the window. Not positive: nothing would fit."""
     if found := _CAP.search(text):
         return _int(found[2]), _int(found[1])
     if found := _SUM.search(text):
-        return _int(found[3]) - _int(found[1]), _int(found[2])
+        return _int(found[3]) - _int(found[1]), None
     if found := _SPLIT.search(text):
-        return _int(found[1]) - _int(found[2]), _int(found[3])
+        return _int(found[1]) - _int(found[2]), None
     if found := _TOO_LARGE.search(text):
-        return _int(found[2]) - _int(found[3]), _int(found[1])
+        return _int(found[2]) - _int(found[3]), None
     return None
 
 

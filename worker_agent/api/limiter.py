@@ -51,6 +51,7 @@ class Limiter:
         self._running = 0
         self._queue: deque[asyncio.Future[None]] = deque()
         self._prefixes: dict[Hashable, _Prefix] = {}
+        self.output_caps: dict[str, int] = {}  # of models that refused a higher one
 
     @property
     def blocked_for(self) -> float:
@@ -102,12 +103,15 @@ class Limiter:
 
     def _reserve(self, now: float) -> float:
         """The start of the next call: now, or after a block its place in the row."""
-        if now >= self._blocked_until + RAMP and now >= self._next_start:
+        ramp_ends = self._blocked_until + RAMP
+        if now >= ramp_ends:
             return now
         start = max(now, self._blocked_until, self._next_start)
         if start <= self._blocked_until:
             start = self._blocked_until + SPACING * self._rng.random()
-        self._next_start = start + SPACING * (0.5 + self._rng.random())
+        # Denser and denser, so that the ramp ends for however many wait.
+        left = max(0.0, (ramp_ends - start) / RAMP)
+        self._next_start = start + SPACING * left * (0.5 + self._rng.random())
         return start
 
     async def _take_place(self) -> None:

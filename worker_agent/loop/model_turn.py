@@ -8,7 +8,9 @@ Rules:
    stream: their calls get their results and the turn goes on from there. Nothing runs twice, nothing is lost.
 3. A block is on disk before its side effects begin (`_record_intent`), a result with side effects as soon as it is
    there (`_record_outcome`).
-4. A `tool_use` reaches the executor the moment it closes; one that never closed never does.
+4. A `tool_use` reaches the executor the moment it closes; one that never closed never does. One whose JSON cannot be
+   read waits for what follows: if the answer ends there at the output cap, the cap cut it, and it is no block of the
+   answer at all; else the model is told what is wrong with it.
 5. Overloads are counted over turns; the third in a row on the main model hands the turn to the fallback.
 6. An answer with neither text nor calls is asked for once more, then it is a failure.
 """
@@ -37,6 +39,7 @@ from worker_agent.api.limiter import Lead
 from worker_agent.api.retry import RetrySchedule
 from worker_agent.context.view import with_user_context
 from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.loop import transitions
 from worker_agent.loop.decide import Answer
 from worker_agent.loop.params import EventBuffer, QueryParams
 from worker_agent.loop.ports import Prepared, Step
@@ -79,6 +82,7 @@ class Try:
     closed: list[Block] = field(default_factory=list)
     calls: int = 0
     open_text: dict[int, str] = field(default_factory=dict)
+    unreadable: tuple[Block, str] | None = None  # the last block, if it is a call whose JSON cannot be read, and why
     finished: Finished | None = None
     shown: bool = False
     began_at: float = 0.0
@@ -103,6 +107,7 @@ class ModelTurn:
         self.answer = Answer(message=None, model=self.model)
         self.stored = False
         self.budget_notice: str | None = None
+        self.told: tuple[Message, ...] = ()  # what the agent was told for this call, stored before it
         self._schedule = RetrySchedule(params.settings.retry, params.rng)
         self._cap = self._first_cap()
         self._attempt = 0
@@ -166,9 +171,11 @@ class ModelTurn:
         request = self._request()
         async with params.abort.guard():
             reservation = await params.budget.reserve(request, self.prepared.tokens)
+        if reservation.max_tokens is not None:
+            request = replace(request, max_tokens=min(request.max_tokens, reservation.max_tokens))
         if reservation.last_call:
             current.last_call = True
-            request = replace(request, tools_allowed=False)
+            request = await self._last_words(request)
         if reservation.notice:
             self.budget_notice = reservation.notice
             yield e.Notice("budget", reservation.notice)
@@ -183,6 +190,13 @@ class ModelTurn:
                         yield shown
         finally:
             reservation.settle(self.model, current.usage if current.response_id else None)
+
+    async def _last_words(self, request: ModelRequest) -> ModelRequest:
+        """The budget leaves one call: tool-free, and the agent is told that it is to report."""
+        if not self.told:
+            self.told = (transitions.last_report(),)
+            await self.params.journal.append(self.told)
+        return replace(request, tools_allowed=False, messages=(*request.messages, *self.told))
 
     @asynccontextmanager
     async def _admitted(self, request: ModelRequest) -> AsyncIterator[Lead]:
@@ -226,9 +240,12 @@ class ModelTurn:
                 return [e.ThinkingDelta(event.text)]
             case BlockClosed():
                 current.open_text.pop(event.index, None)
+                self._add_unreadable()
                 self._close(event, request)
             case Finished():
                 current.finished, current.usage = event, event.usage
+                if event.stop_reason != "max_tokens":
+                    self._add_unreadable()
         return []
 
     def _close(self, event: BlockClosed, request: ModelRequest) -> None:
@@ -238,9 +255,25 @@ class ModelTurn:
         if block["type"] != "tool_use":
             current.closed.append(block)
         elif request.tools_allowed:
-            current.closed.append(block)
-            current.calls += 1
-            current.executor.add_tool(block, event.invalid)
+            self._call_or_wait(block, event.invalid)
+
+    def _call_or_wait(self, block: Block, invalid: str | None) -> None:
+        if invalid is not None:
+            self._try.unreadable = (block, invalid)
+        else:
+            self._add_call(block)
+
+    def _add_call(self, block: Block, invalid: str | None = None) -> None:
+        current = self._try
+        current.closed.append(block)
+        current.calls += 1
+        current.executor.add_tool(block, invalid)
+
+    def _add_unreadable(self) -> None:
+        """The unreadable call was not the end: it is a call like any other, answered by what is wrong with it."""
+        waiting, self._try.unreadable = self._try.unreadable, None
+        if waiting is not None:
+            self._add_call(*waiting)
 
     # ── what a failed try leads to ─────────────────────────────────────────────────────────────────────────────────
 
@@ -274,6 +307,8 @@ class ModelTurn:
         if not 0 < fits < self._cap or self._lowered_cap_count >= 2:
             return _Mend(None)
         self._lowered_cap_count += 1
+        if error.actual == self._cap:  # the model's own maximum, not what this prompt leaves of the window
+            self.params.limiter.output_caps[self.model] = fits
         text = f"the output cap of {self._cap:,} tokens does not fit; trying {fits:,}"
         self._cap = fits
         return _Mend(0.0, (e.Notice("output_cap", text),))
@@ -315,7 +350,7 @@ class ModelTurn:
     def _first_cap(self) -> int:
         settings = self.params.settings.loop
         cap = self.state.max_output_tokens_override or settings.max_output_tokens or settings.default_output_tokens
-        return min(cap, self.info.max_output)
+        return min(cap, self.info.max_output, self.params.limiter.output_caps.get(self.model, cap))
 
     def _request(self) -> ModelRequest:
         view = self.prepared.view
@@ -360,12 +395,13 @@ class ModelTurn:
     def _whole_answer(self) -> Answer:
         current = self._try
         assert current.finished is not None
-        cut = current.finished.open_block
+        cut = current.unreadable[0] if current.unreadable else current.finished.open_block
         cut_calls = (cut["name"],) if cut is not None and cut.get("type") == "tool_use" else ()
         return self._answer(current.closed, stop_reason=current.finished.stop_reason, cut_calls=cut_calls)
 
     def _partial_answer(self, aborted: str | None = None) -> Answer:
         """Closed blocks, and on an interrupt the text that was still open."""
+        self._add_unreadable()
         blocks = list(self._try.closed)
         if aborted is not None:
             blocks += [m.text_block(text) for _, text in sorted(self._try.open_text.items()) if text]

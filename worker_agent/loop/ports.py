@@ -87,6 +87,7 @@ class Reservation(Protocol):
 
     notice: str | None
     last_call: bool  # the budget is used up: this is the one tool-free call to report with
+    max_tokens: int | None  # the output cap that still fits; None = as asked
 
     def settle(self, model: str, usage: Usage | None) -> None:
         """Book what was used (None: nothing came back) and give back the rest. A second call does nothing."""
@@ -153,6 +154,7 @@ class Nothing:
 
     notice: str | None = field(default=None, init=False)
     last_call: bool = field(default=False, init=False)
+    max_tokens: int | None = field(default=None, init=False)
 
     async def take(self) -> Sequence[Attachment]:
         return ()

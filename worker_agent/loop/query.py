@@ -119,7 +119,8 @@ class Pass:
 
     async def _decide(self) -> AsyncIterator[e.Event]:
         params, turn, answer = self.params, self.turn, self.turn.answer
-        self.state = count_output(replace(self.state, model=turn.model), answer.usage.output)
+        state = replace(self.state, model=turn.model, messages=(*self.state.messages, *turn.told))
+        self.state = count_output(state, answer.usage.output)
         if line := await self._summary():
             yield e.Notice("tool_use_summary", line)
         staged = params.context.has_staged_collapses

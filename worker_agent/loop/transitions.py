@@ -143,6 +143,14 @@ def budget_nudge(used: int, total: int) -> Message:
     return m.user(text, kind="meta", meta=True, data={"reason": ContinueReason.TOKEN_BUDGET_CONTINUATION.value})
 
 
+def last_report() -> Message:
+    text = (
+        "The budget is used up: this is your last answer, and no tool can be called any more. Report now what you have"
+        " found and done, and what is left to do."
+    )
+    return m.user(text, kind="meta", meta=True, data={"reason": "budget"})
+
+
 def budget_notice(text: str) -> Message:
     return m.user(text, kind="meta", meta=True, data={"reason": "budget"})
 

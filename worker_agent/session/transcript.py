@@ -38,11 +38,19 @@ class MemoryJournal:
         self.steps.append(step)
 
 
+def _unknown_elsewhere(call: Block) -> Block | None:
+    return None
+
+
 def repair(
-    messages: Sequence[Message], steps: Sequence[Step], is_read_only: Callable[[str, m.Block], bool]
+    messages: Sequence[Message],
+    steps: Sequence[Step],
+    is_read_only: Callable[[str, m.Block], bool],
+    known: Callable[[Block], Block | None] = _unknown_elsewhere,
 ) -> tuple[Message, ...]:
     """The messages to append to `messages` so that the history is whole again: the answer known from its steps, and
-    one results message. `is_read_only(name, input)` says whether a call can have had an effect."""
+    one results message. `is_read_only(name, input)` says whether a call can have had an effect; `known(call)` gives the
+    result of a call whose effect is recorded somewhere else."""
     added: list[Message] = []
     stored = {message.id for message in messages}
     answers = [s for s in steps if s.kind == "answer" and s.message_id not in stored]
@@ -53,7 +61,7 @@ def repair(
     if last is None or last.role != "assistant" or not last.tool_uses:
         return tuple(added)
     results = {s.blocks[0]["tool_use_id"]: s.blocks[0] for s in steps if s.kind == "result" and s.message_id not in stored}
-    blocks = [results.get(call["id"]) or _unknown(call, is_read_only) for call in last.tool_uses]
+    blocks = [results.get(call["id"]) or known(call) or _unknown(call, is_read_only) for call in last.tool_uses]
     added.append(m.user(blocks, kind="tool_results", meta=True))
     return tuple(added)
 

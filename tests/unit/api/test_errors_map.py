@@ -151,22 +151,22 @@ def test_other_statuses_may_say_it_too(status):
     ("text", "fits", "asked"),
     [
         ("max_tokens: 200000 > 128000, which is the maximum allowed number of output tokens for M", 128_000, 200_000),
-        ("input length and `max_tokens` exceed context limit: 190000 + 32000 > 200000, decrease …", 10_000, 32_000),
+        ("input length and `max_tokens` exceed context limit: 190000 + 32000 > 200000, decrease …", 10_000, None),
         (
             "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens "
             "(4000 in the messages, 1000 in the completion).",
             96,
-            1000,
+            None,
         ),
         (
             "'max_tokens' or 'max_completion_tokens' is too large: 5000. This model's maximum context length is 4096 "
             "tokens and your request has 300 input tokens",
             3796,
-            5000,
+            None,
         ),
     ],
 )
-def test_an_output_cap_that_does_not_fit_names_the_one_that_would(text, fits, asked):
+def test_an_output_cap_that_does_not_fit_names_the_one_that_would_and_says_if_it_is_the_models_own(text, fits, asked):
     error = from_response(400, {}, answer("invalid_request_error", text), NOW)
     assert (error.kind, error.limit, error.actual) == (K.MAX_TOKENS_TOO_LARGE, fits, asked)
 

@@ -235,6 +235,19 @@ def test_whatever_happens_no_call_is_lost_and_no_place_leaks(actions, seed):
     asyncio.run(main())
 
 
+def test_the_ramp_after_a_block_ends_for_however_many_wait():
+    async def script(clock, limiter):
+        limiter.observe(limited(2.0))
+        waiting = [asyncio.create_task(limiter.wait()) for _ in range(500)]
+        await clock.advance(2.0 + module.RAMP + 1.0)
+        assert all(task.done() for task in waiting)
+        before = clock.monotonic()
+        await limiter.wait()
+        return clock.monotonic() - before
+
+    assert run(script) == 0.0
+
+
 # --- prefixes
 
 

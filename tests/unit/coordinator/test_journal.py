@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.engines import EngineFactory
 from coordinator.inbox import TaskInbox
 from coordinator.journal import TaskJournal, from_record, load_history, surroundings_row, to_record
 from coordinator.store import Store
@@ -172,3 +173,18 @@ def test_the_readable_transcript_says_who_spoke_and_leaves_secrets_out(tmp_path:
     assert file.path.read_text() == "## user (prompt)\n\nlook\n\n## assistant (answer)\n\n[redacted]\n\n→ Read {}\n\n"
     TranscriptFile(tmp_path / "missing" / "t.md").add([user("x")])
     assert as_markdown(user([{"type": "image", "source": {}}])) == "## user (prompt)\n\n[image]\n\n"
+
+
+def test_a_spawn_whose_result_was_lost_is_answered_from_the_record_of_tasks(store: Store) -> None:
+    def call(id: str) -> dict:
+        return {"type": "tool_use", "id": id, "name": "Agent", "input": {"description": "d", "prompt": "p"}}
+
+    new = NewTask(session_id=store.session_id, description="d", prompt="p", asked_by="t1")
+    task = store.database.write(lambda conn: registry.create(conn, new))
+    run(store, TaskJournal(store, store.session_id, None).append([user("go"), assistant([call("t1"), call("t2")])]))
+    engines = EngineFactory.__new__(EngineFactory)  # only what the lookup needs
+    engines.store = store
+    loaded = load_history(store, store.session_id, lambda name, input: False, engines._spawned)
+    first, second = loaded.messages[-1].tool_results
+    assert task.id in first["content"] and "is_error" not in first
+    assert "does not exist" in second["content"] and second["is_error"]
