@@ -67,10 +67,11 @@ def is_made(message: Message, rebuilt: Collection[str] = ()) -> bool:
 
 
 def drop_oldest(messages: Sequence[Message], share: float = 0.2) -> tuple[Message, ...]:
-    """Without the oldest whole groups, about `share` of the text: when even the summarising call is too long. What an
-    earlier compaction said stays, it stands for much more than itself; () when only one group is left beside it."""
+    """Without the oldest whole groups, about `share` of the text: when even the summarising call is too long. What was
+    asked at the beginning stays, and what an earlier compaction said, which stands for much more than itself; () when
+    only one group is left beside them."""
     head = 0
-    while head < len(messages) and is_made(messages[head]):
+    while head < len(messages) and (is_made(messages[head]) or messages[head].kind == "prompt"):
         head += 1
     rest = tuple(messages[head:])
     wanted, dropped, found = estimate(rest, 4.0) * share, 0, groups(rest)

@@ -28,6 +28,9 @@ SUMMARY_HEAD = (
 )
 
 
+GO_ON = "Go on with the work where it stands."
+
+
 def compacted(
     *,
     trigger: str,
@@ -47,6 +50,9 @@ def compacted(
     else:
         summary = replace(summary, data={USER_CONTEXT_AFTER: kept[-1].id if kept else ""})
     rebuilt = [replace(message, kind="meta") for message in rebuilt]  # attachments would move in front of the summary
+    if summary.role == "assistant" and not kept and not rebuilt and trigger != "manual":
+        # An answer is wanted, so the conversation must end with the user; said here, once, and stored.
+        rebuilt = [m.user(GO_ON, kind="meta", meta=True, at=at)]
     data: dict[str, Any] = {
         "trigger": trigger,
         "tokens_before": tokens_before,

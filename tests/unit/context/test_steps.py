@@ -243,7 +243,8 @@ def test_what_a_compaction_made_is_never_kept_by_the_next():
 def test_dropping_the_oldest_drops_whole_groups():
     view = [m.user("goal"), *turns(10)]
     left = autocompact.drop_oldest(view)
-    assert left[0].role == "assistant" and len(left) < len(view)
+    assert left[0] is view[0], "what was asked stays"
+    assert left[1].role == "assistant" and len(left) < len(view)
     assert autocompact.drop_oldest([m.user("only")]) == ()
 
 
