@@ -167,6 +167,25 @@ def test_a_compaction_of_everything_by_the_server_ends_with_a_word_that_is_store
     assert run.result.text == "Done." and [request.dropped for request in api.requests if request.dropped] == []
 
 
+@pytest.mark.parametrize("model", [CLIENT, SERVER])
+def test_a_refusal_that_names_no_limit_leaves_little_of_what_was_refused(tmp_path, model):
+    """A body that is too large for some proxy, far below the model's own window."""
+    long = Probe(then=lambda n: ToolResult(f"{n}" * 4_000))
+    calls = iter(range(100))
+
+    def serve(request):
+        if is_summary(request):
+            return compaction("ALL OF IT") if request.body.get("compaction") else text("SUMMARY OF IT")
+        if len(request.raw) > 40_000:
+            return http_error(413, "request_too_large", "<html>413</html>", html=True)
+        return tool_use("Probe", {"n": n}) if (n := next(calls)) < 20 else text("Done.")
+
+    with server(serve) as api:
+        api.allow_prefix_change()
+        run = drive(api, tmp=tmp_path, tools=[long], settings=Settings(model=model, retry=FAST))
+    assert (run.result.text, run.result.error) == ("Done.", None)
+
+
 def test_a_summary_that_is_too_long_itself_drops_whole_groups_from_the_old_end(tmp_path):
     refused = [TOO_LONG, TOO_LONG]
 

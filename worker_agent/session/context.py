@@ -48,6 +48,7 @@ from worker_agent.tools.base import ToolContext
 from worker_agent.tools.registry import ToolRegistry
 
 MAX_SUMMARY_TRIES = 3
+SMALLEST_REFUSED = 2_000  # tokens: less is never taken for a window
 MAX_STAGE_FAILURES = 3
 COLLAPSE_OUTPUT = 8_000  # tokens
 GIANT_SHARE = 0.25  # of the effective window: a new result as large as this goes to a file before a compaction
@@ -182,6 +183,9 @@ class AgentContext:
         if refusal:
             return None
         info = await self.client.model_info(info.id)  # a refusal may have taught its true window
+        if trigger == "reactive":  # or said only that this was too much: then the window is no larger than this
+            refused = self.pipeline.tokens(self.pipeline.draw(messages), info)
+            info = replace(info, window=min(info.window, max(refused, SMALLEST_REFUSED)))
         self._spill_giants(messages, info)
         await self._record()
         view = self.pipeline.draw(messages)
