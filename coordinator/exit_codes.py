@@ -40,6 +40,7 @@ BY_REASON = {
     "terminated": ExitCode.TERMINATED,
     "killed": ExitCode.FAILED,
     "unverified": ExitCode.UNVERIFIED,
+    "schema": ExitCode.UNVERIFIED,
 }
 BY_ERROR_KIND = {
     ErrorKind.AUTHENTICATION: ExitCode.NOT_AUTHENTICATED,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator import lease
+from coordinator import failure, lease
 from coordinator.engines import EngineFactory
 from coordinator.exit_codes import ExitCode, exit_code, subtype
 from coordinator.store import Store
@@ -27,11 +27,14 @@ LOST = "lost"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
     """`ending` names what cut the session short, None if it came to its own end; `live` are the tasks that still ran;
-    `unverified` is True when the last verification failed. `duration` in seconds."""
+    `over_budget` those of this run that the budget ended; `unverified` is True when the last verification failed.
+    `duration` in seconds."""
 
+    session_id: str
     result: Result | None
     ending: str | None
     live: tuple[str, ...]
+    over_budget: tuple[str, ...]
     unverified: bool | None
     duration: float
     turns: int
@@ -45,6 +48,8 @@ class Closing:
             return self.ending
         if self.unverified:
             return "unverified"
+        if self.over_budget and not (self.result and self.result.is_error):
+            return "budget"
         return self.result.reason if self.result else "completed"
 
     @property
@@ -53,16 +58,23 @@ class Closing:
 
     @property
     def errors(self) -> list[str]:
-        found = [self.result.error] if self.result and self.result.error else []
-        if self.ending == LOST:
-            found.append("another process took the session over")
-        elif self.ending is not None:
-            found.append(f"the run was ended early: {self.ending}")
+        found = [failure.ended_early(self.ending)] if self.ending is not None else []
+        if self.result and not (self.ending and self.result.reason.startswith("aborted_")):
+            found += filter(None, [failure.in_words(self.result, self.session_id)])
         if self.unverified:
             found.append("the verification command failed")
+        if self.over_budget:
+            found.append(f"tasks that the budget ended before they were done: {', '.join(self.over_budget)}")
         if self.live:
             found.append(f"tasks that still ran: {', '.join(self.live)}")
         return found
+
+
+def over_budget(store: Store) -> tuple[str, ...]:
+    """The tasks of the session that ended because of the budget and were not continued."""
+    tasks = store.read(lambda conn: registry.list_tasks(conn, TaskFilter(session_id=store.session_id, texts=False)))
+    newest = {task.agent_id: task for task in sorted(tasks, key=lambda task: task.created_at)}
+    return tuple(task.id for task in newest.values() if task.end_reason == "budget")
 
 
 async def conclude(store: Store, engines: EngineFactory, closing: Closing) -> tuple[ExitCode, dict[str, Any]]:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from coordinator import lease, results
+from coordinator import failure, lease, results
 from coordinator.backends.local import LocalBackend
 from coordinator.background import Shells
 from coordinator.budget import AgentBudget
@@ -138,6 +138,7 @@ class Session:
         self._turns = 0
         self._side_work: set[asyncio.Task[Any]] = set()
         self._wrapping_up: set[str] = set()
+        self._over_budget_before: tuple[str, ...] = ()
         self._started = store.clock.monotonic()
         self._verifier = Verifier(options.verify, record.cwd, engine.params.tool_context, processes)
         self.foreign = make_foreign(
@@ -236,6 +237,7 @@ class Session:
         if self._finished(result):
             result = await self._structured(result)
             result = await self._verified(result)
+        await self._let_workers_end(result)
         return result
 
     async def compact(self, instructions: str) -> Result:
@@ -262,6 +264,8 @@ class Session:
         """Take up what an earlier owner left: repaired messages, running tasks. The prompt to begin with, if any."""
         for line in self._news:
             self._notice("config", line)
+        if self._history.messages:
+            self._over_budget_before = results.over_budget(self.store)
         await self.engine.params.journal.append(self._history.added)
         greeting = await self._greeting()
         for task in self.coordinator.live():
@@ -349,6 +353,21 @@ class Session:
     def _something_runs(self) -> bool:
         return bool(self.backend.running() or self.shells.running() or self.coordinator.live())
 
+    async def _let_workers_end(self, result: Result | None) -> None:
+        """A coordinator that failed takes nobody along: its workers go on to their own ends, and what they report
+        waits in the store for a resumed session."""
+        if self._ending is None and result is not None and self._workers_run():
+            why = failure.in_words(result, self.store.session_id) or ""
+            self._notice("coordinator_failed", f"{why}; its workers go on to their ends".lstrip("; "))
+        while self._ending is None and self._workers_run():
+            self.coordinator.changed.clear()
+            if self._workers_run():
+                await self.coordinator.changed.wait()
+
+    def _workers_run(self) -> bool:
+        live = (task for task in self.coordinator.live() if task.type is not TaskType.LOCAL_BASH)
+        return bool(self.backend.running()) or any(live)
+
     def _finished(self, result: Result | None) -> bool:
         return self._ending is None and not self._interrupts and result is not None and not result.is_error
 
@@ -434,10 +453,13 @@ class Session:
             self.engines.memory.close()
         await self._hooks.session_end(str(self._ending or "other"))
         await self._hooks.close()
+        over_budget = (id for id in results.over_budget(self.store) if id not in self._over_budget_before)
         closing = results.Closing(
+            session_id=self.store.session_id,
             result=result,
             ending=self._ended_early(),
             live=tuple(live),
+            over_budget=tuple(over_budget),
             unverified=self._verifier.failed,
             duration=self.store.clock.monotonic() - self._started,
             turns=self._turns,

@@ -85,7 +85,7 @@ class ToolFinished:
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Something the person should know: `kind` is one of api_retry, model_fallback, compaction, collapse, hook,
-    tool_use_summary, budget, refusal, interrupted, config, interrupted_tools."""
+    tool_use_summary, budget, refusal, interrupted, config, interrupted_tools, coordinator_failed."""
 
     kind: str
     text: str

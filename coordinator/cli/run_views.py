@@ -19,7 +19,12 @@ from coordinator.observed import Observed, TaskChanged
 from coordinator.views import task_detail_json
 from worker_agent.events import MessageAdded, Notice, TextDelta, Tombstone
 
-TELLING = frozenset({"api_retry", "model_fallback", "compaction", "budget", "refusal", "config", "hook", "tool_use_summary"})
+TELLING = frozenset(
+    {
+        "api_retry", "budget", "compaction", "config", "coordinator_failed", "hook", "model_fallback", "refusal",
+        "tool_use_summary",
+    }
+)  # fmt: skip
 FRAME = 0.125  # seconds between two frames at least
 ENDED = frozenset({"completed", "failed", "killed"})
 
@@ -98,6 +103,7 @@ class JsonView(Still):
     def finish(self, result: Mapping[str, Any] | None) -> None:
         if result is not None:
             self._console.json(result)
+            tell_failure(self._console, result)
 
 
 class StreamJsonView(Still):
@@ -129,6 +135,7 @@ class StreamJsonView(Still):
             self._console.json_line(line)
         if result is not None:
             self._console.json_line(result)
+            tell_failure(self._console, result)
 
 
 class PlainView(Still):
@@ -239,12 +246,16 @@ def print_answer(console: Console, result: Mapping[str, Any]) -> None:
     text = literal(str(result.get("result") or "")).strip("\n")
     if text:
         console.line(text)
-    if result.get("is_error"):
-        why = "; ".join(one_line(str(error)) for error in result.get("errors") or ())
-        console.error(f"{result.get('terminal_reason')}{f': {why}' if why else ''}")
+    tell_failure(console, result)
     for denial in result.get("permission_denials") or ():
         reason = denial.get("reason") or "needs a person's consent"
         console.note(f"denied: {one_line(str(denial.get('tool_name')))}: {one_line(str(reason))}")
+
+
+def tell_failure(console: Console, result: Mapping[str, Any]) -> None:
+    """What went wrong, in one line of stderr."""
+    if result.get("is_error"):
+        console.error("; ".join(one_line(str(error)) for error in result.get("errors") or ("the run failed",)))
 
 
 def choose(console: Console, output_format: str, *, print_only: bool, partial_messages: bool) -> View:

@@ -53,7 +53,9 @@ def test_a_failed_call_is_one_line_and_an_exit_code(program: Program) -> None:
         ran = program("run", "goal", **with_api(program, api))
     assert ran.code == ExitCode.NOT_AUTHENTICATED, ran.err
     assert ran.out == "" and "Traceback" not in ran.err
-    assert ran.err.splitlines()[-1].startswith("coordinator: ")
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("coordinator: the API refused the credentials: ") and "ANTHROPIC_API_KEY" in last
+    assert "completed" not in ran.err
 
 
 def test_the_turn_limit_is_exit_code_6_and_says_so_in_json(program: Program) -> None:
@@ -63,14 +65,16 @@ def test_the_turn_limit_is_exit_code_6_and_says_so_in_json(program: Program) -> 
     assert (ran.json["subtype"], ran.json["is_error"], ran.json["terminal_reason"]) == ("error_max_turns", True, "max_turns")
 
 
-def test_the_time_limit_ends_a_run_with_the_ids_that_still_ran(program: Program) -> None:
+@pytest.mark.parametrize("output", [(), ("--output-format", "json")])
+def test_the_time_limit_ends_a_run_with_the_ids_that_still_ran(program: Program, output: tuple[str, ...]) -> None:
     gate = Gate()
     with FakeAPI(fleet(coordinator("one"), message(text("begun", gate, "never")))) as api:
-        ran = program("run", "goal", "--timeout", "5s", **with_api(program, api))
+        ran = program("run", "goal", "--timeout", "5s", *output, **with_api(program, api))
         gate.open()
     (task,) = program("ps", "-q", "--session", program("sessions", "list", "-q").out.strip()).out.split()
     assert ran.code == ExitCode.LIVE_WORKERS, ran.err
-    assert task in ran.err
+    last = ran.err.splitlines()[-1]
+    assert last == f"coordinator: the time limit of the run is reached; tasks that still ran: {task}"
 
 
 def test_interrupting_once_lets_workers_end_twice_stops_them(program: Program) -> None:

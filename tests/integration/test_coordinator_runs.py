@@ -291,9 +291,23 @@ def test_a_used_up_budget_leaves_each_worker_one_last_call_and_is_never_passed(b
 
     with FakeAPI(fleet(coordinator("one", "two"), worker)) as api:
         outcome = bench.run(api, max_budget_usd=1.0)
-    assert 0.3 < outcome.result["total_cost_usd"] <= 1.0
+    assert 0.85 < outcome.result["total_cost_usd"] <= 1.0
+    assert (outcome.exit_code, outcome.result["subtype"]) == (ExitCode.BUDGET, "error_max_budget_usd")
+    assert outcome.result["result"] == "all is done" and all(t["id"] in str(outcome.result["errors"]) for t in outcome.result["tasks"])
     assert {(t["status"], t["end_reason"]) for t in outcome.result["tasks"]} == {("failed", "budget")}
     assert "this much I know" in of_boss(api)[-1].last_user_text
+
+
+def test_a_run_that_goes_on_after_a_budget_is_judged_by_its_own_tasks(bench: Bench) -> None:
+    def worker(request):
+        if request.body.get("tool_choice") == {"type": "none"}:
+            return message("this much I know")
+        return message("looking", tool_use("Glob", {"pattern": f"{request.turns}*"}), usage={"output_tokens": 8000})
+
+    with FakeAPI(fleet(coordinator("one"), worker)) as api:
+        first = bench.run(api, max_budget_usd=0.5)
+        again = bench.run(api, "and now?", resume=first.session_id, max_budget_usd=2.0)
+    assert (first.exit_code, again.exit_code) == (ExitCode.BUDGET, ExitCode.DONE)
 
 
 def test_a_coordinator_without_any_budget_left_ends_with_code_5(bench: Bench) -> None:

@@ -23,7 +23,8 @@ from tasks.registry import TaskFilter
 from tasks.states import TaskStatus
 from tests.integration.harness import Bench
 from tests.integration.scripts import by_turn, coordinator, fleet, notified, spawn
-from tests.support.fake_api import FakeAPI, Gate, message, text, tool_use
+from tests.support.fake_api import FakeAPI, Gate, http_error, message, text, tool_use
+from worker_agent.events import Notice
 from worker_agent.process_tree import find_tree
 
 
@@ -216,6 +217,53 @@ def test_a_time_limit_while_workers_run_names_them_and_keeps_them_resumable(benc
     assert [(t["id"], t["status"], t["attempt"]) for t in resumed.result["tasks"]] == [
         (id, "completed", 2) for id in ids
     ]
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, ExitCode.NOT_AUTHENTICATED), (400, ExitCode.FAILED)])
+def test_a_coordinator_that_fails_lets_its_workers_end_and_their_reports_wait(
+    bench: Bench, store: Database, status: int, code: ExitCode
+) -> None:
+    gate, broken = Gate(), [True]
+    later = coordinator("one", "two")
+
+    async def boss(request):
+        if request.turns == 1 and broken[0]:
+            await gate.until_reached(2)
+            return http_error(status)
+        return later(request)
+
+    def observe(observed) -> None:
+        if isinstance(observed.event, Notice) and observed.event.kind == "coordinator_failed":
+            gate.open()
+
+    bench.on_event = observe
+    with FakeAPI(fleet(boss, text("re", gate, "port")), allow_violations=True) as api:
+        outcome = bench.run(api)
+        assert outcome.exit_code is code and outcome.result["is_error"]
+        assert [task["status"] for task in outcome.result["tasks"]] == ["completed"] * 2
+        deliveries = store.read(lambda conn: outbox.waiting(conn, outcome.session_id))
+        assert len(deliveries) == 2
+        broken[0] = False
+        resumed = bench.run(api, None, resume=outcome.session_id)
+        assert (resumed.exit_code, resumed.result["result"]) == (ExitCode.DONE, "all is done")
+        assert len(notified(of_boss(api)[-1])) == 2
+
+
+def test_a_time_limit_still_ends_the_workers_of_a_coordinator_that_failed(bench: Bench) -> None:
+    gate = Gate()
+
+    async def boss(request):
+        if request.turns == 1:
+            await gate.until_reached()
+            return http_error(401)
+        return coordinator("one")(request)
+
+    with FakeAPI(fleet(boss, text("re", gate, "port")), allow_violations=True) as api:
+        outcome = bench.run(api, timeout=3.0)
+        gate.open()
+    assert outcome.exit_code is ExitCode.LIVE_WORKERS
+    assert [task["status"] for task in outcome.result["tasks"]] == ["interrupted"]
+    assert "credentials" in outcome.result["errors"][1]
 
 
 def test_a_time_limit_in_the_middle_of_the_coordinators_turn_ends_with_code_6(bench: Bench) -> None:

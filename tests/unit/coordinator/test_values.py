@@ -14,6 +14,8 @@ from coordinator.paths import Paths
 from coordinator.results import Closing
 from worker_agent.config import Settings
 from worker_agent.context.injected import news, system_context
+from worker_agent.events import Result
+from worker_agent.messages import Usage
 
 DOCUMENTED = (
     "id agent_id session_id parent_id type status description name agent model created_at started_at ended_at "
@@ -70,7 +72,7 @@ def test_a_session_is_shown_with_times_in_utc(tmp_path: Path) -> None:
         ("unverified", True, None, ExitCode.UNVERIFIED, "error_during_execution"),
         ("aborted_tools", True, None, ExitCode.INTERRUPTED, "error_during_execution"),
         ("terminated", True, None, ExitCode.TERMINATED, "error_during_execution"),
-        ("schema", True, None, ExitCode.FAILED, "error_max_structured_output_retries"),
+        ("schema", True, None, ExitCode.UNVERIFIED, "error_max_structured_output_retries"),
     ],
 )
 def test_every_ending_has_its_code(reason: str, is_error: bool, kind: str | None, code: ExitCode, type: str) -> None:
@@ -78,15 +80,45 @@ def test_every_ending_has_its_code(reason: str, is_error: bool, kind: str | None
 
 
 def closing(**changes) -> Closing:
-    base = dict(result=None, ending=None, live=(), unverified=None, duration=1.0, turns=1, in_turn=False)
-    return Closing(**(base | changes))
+    base = dict(session_id="s1", result=None, ending=None, live=(), over_budget=(), unverified=None, duration=1.0)
+    return Closing(**(base | {"turns": 1, "in_turn": False} | changes))
+
+
+def result(**changes) -> Result:
+    base = dict(text="so far", reason="completed", is_error=True, turns=1, duration=1.0, duration_api=1.0)
+    return Result(**(base | {"usage": Usage(), "usage_by_model": {}, "cost_usd": 0.0} | changes))
 
 
 def test_a_time_limit_is_told_apart_by_what_was_under_way() -> None:
     assert closing(ending="timeout", live=("a1",)).reason == "live_workers"
     assert closing(ending="timeout", live=("a1",), in_turn=True).reason == "timeout"
     assert closing(ending="timeout").reason == "timeout"
-    assert "a1, a2" in closing(ending="timeout", live=("a1", "a2")).errors[-1]
+    assert closing(
+        ending="timeout", live=("a1", "a2"), result=result(reason="aborted_streaming", error="timeout")
+    ).errors == ["the time limit of the run is reached", "tasks that still ran: a1, a2"]
+
+
+def test_a_failure_says_once_what_failed_and_what_to_do() -> None:
+    invalid = result(error="invalid key", error_kind="authentication")
+    assert closing(result=invalid).errors == [
+        "the API refused the credentials: invalid key. To go on: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN) to one "
+        "that is valid, then `coordinator resume s1`"
+    ]
+    assert closing(result=result(error="Busy.", error_kind="overloaded")).errors == [
+        "the model is overloaded: Busy. To go on: try again later, then `coordinator resume s1`"
+    ]
+    assert closing(result=result(error="the limit of 3 turns is reached", reason="max_turns")).errors == [
+        "the limit of 3 turns is reached"
+    ]
+    assert closing(result=result(is_error=False)).errors == []
+
+
+def test_a_run_whose_tasks_the_budget_ended_failed_by_the_budget_unless_it_failed_otherwise() -> None:
+    good, bad = result(is_error=False), result(error="no", error_kind="authentication")
+    spent = closing(result=good, over_budget=("a1",))
+    assert (spent.reason, spent.is_error) == ("budget", True) and "a1" in spent.errors[0]
+    assert closing(result=bad, over_budget=("a1",)).reason == "completed"
+    assert closing(result=good, ending="timeout", over_budget=("a1",)).reason == "timeout"
 
 
 def test_everything_lies_under_the_home_that_settings_name(tmp_path: Path) -> None:

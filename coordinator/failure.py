@@ -1,0 +1,60 @@
+"""Why a session failed, as sentences for a person: what happened, and what to do about it. Pure.
+
+The words of the API stand in the middle, as they came; decisions are made on the kind of the error only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from worker_agent.errors import RETRYABLE, ErrorKind
+from worker_agent.events import Result
+
+WHAT: Mapping[str, str] = {
+    ErrorKind.AUTHENTICATION: "the API refused the credentials",
+    ErrorKind.PERMISSION: "the API does not permit this",
+    ErrorKind.BILLING: "the API asks for payment",
+    ErrorKind.SPEND_LIMIT: "the spend limit of the account is reached",
+    ErrorKind.NOT_FOUND: "the API does not know what was asked for",
+    ErrorKind.INVALID_REQUEST: "the API refused the request",
+    ErrorKind.OVERLOADED: "the model is overloaded",
+    ErrorKind.RATE_LIMIT: "the rate limit is reached",
+    ErrorKind.SERVER: "the API failed",
+}
+ADVICE: Mapping[str, str] = {
+    ErrorKind.AUTHENTICATION: "set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN) to one that is valid",
+    ErrorKind.PERMISSION: "check what the key may use, and --model",
+    ErrorKind.BILLING: "check the billing of the account",
+    ErrorKind.SPEND_LIMIT: "raise it or wait for its reset",
+    ErrorKind.NOT_FOUND: "check --model and ANTHROPIC_BASE_URL",
+    ErrorKind.CONNECTION: "check the network and ANTHROPIC_BASE_URL",
+    ErrorKind.BUDGET: "raise --max-budget-usd or --token-budget",
+}
+EARLY: Mapping[str, str] = {
+    "timeout": "the time limit of the run is reached",
+    "interrupted": "the run was interrupted",
+    "terminated": "the run was ended by a signal",
+    "lost": "another process took the session over",
+}
+
+
+def in_words(result: Result, session_id: str) -> str | None:
+    """Why `result` is an error; None if it is none."""
+    if not result.is_error:
+        return None
+    kind, error = result.error_kind or "", _sentence(result)
+    what = f"{WHAT[kind]}: {error}" if kind in WHAT else error
+    advice = ADVICE.get(kind) or ("try again later" if kind in RETRYABLE else None)
+    return f"{what.rstrip('. ')}. To go on: {advice}, then `coordinator resume {session_id}`" if advice else what
+
+
+def ended_early(ending: str) -> str:
+    """`ending` names what cut a session short."""
+    return EARLY.get(ending, f"the run was ended early: {ending}")
+
+
+def _sentence(result: Result) -> str:
+    error = (result.error or "").strip()
+    if result.reason == "schema":
+        return f"the answer never fitted the schema; {error}"
+    return EARLY.get(error, error) or f"the coordinator ended without an answer ({result.reason})"
