@@ -33,6 +33,7 @@ from tasks.registry import TaskFilter
 from tasks.states import TaskStatus
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import Verdict
+from worker_agent.session.schema import fault
 from worker_agent.tools.rules import RuleSet
 
 BY_MODEL = "model"
@@ -124,6 +125,8 @@ class Coordinator:
         limit, `NameTaken` for a name in use."""
         definition = self._agents.get(request.agent_type)
         RuleSet.from_flags(request.allowed_tools or ())  # what is no rule is refused now, not when the task runs
+        if request.result_schema is not None and (problem := fault(request.result_schema)) is not None:
+            raise ConfigError(f"result_schema is no valid JSON schema: {problem}")
         store, id = self._store, ids.new_id(TaskType.LOCAL_AGENT)
         task = NewTask(
             session_id=store.session_id,

@@ -109,6 +109,7 @@ def test_without_a_key_it_says_what_to_set_and_begins_nothing(program: Program) 
         (["--session-id", "../../etc"], "--session-id"),
         (["--json-schema", "{"], "--json-schema"),
         (["--json-schema", "nowhere.json"], "nowhere.json"),
+        (["--json-schema", '{"type":12}'], "no valid JSON schema"),
         (["--cwd", "nowhere"], "nowhere"),
         (["--allowed-tools", "Bash(git"], "Bash(git"),
         (["--continue"], "no earlier session"),

@@ -221,6 +221,22 @@ def test_a_schema_bound_answer_is_in_the_result(program: Program) -> None:
     assert (ran.code, ran.json["structured_output"]) == (0, {"n": 3}), ran.err
 
 
+def test_a_schema_that_no_answer_fits_is_asked_for_five_times_and_is_exit_code_8(program: Program) -> None:
+    schema = '{"type":"object","required":["n"]}'
+    with FakeAPI(fleet(lambda request: message("working"))) as api:
+        ran = program("run", "goal", "--json-schema", schema, "--output-format", "json", **with_api(program, api))
+    assert (ran.code, ran.json["subtype"]) == (ExitCode.UNVERIFIED, "error_max_structured_output_retries")
+    assert ran.json["terminal_reason"] == "schema" and ran.json["result"] == "working"
+    assert len(api.requests) == 1 + 5 and "never fitted the schema" in ran.err
+
+
+def test_what_is_no_schema_is_refused_before_a_session_begins(program: Program) -> None:
+    with FakeAPI("never asked") as api:
+        ran = program("run", "goal", "--json-schema", '{"type":12}', **with_api(program, api))
+    assert ran.code == ExitCode.USAGE and not api.requests
+    assert program("sessions", "list", "--json").json == []
+
+
 def test_a_verification_that_fails_is_exit_code_8(program: Program) -> None:
     with FakeAPI(fleet(lambda request: message("done"))) as api:
         ran = program("run", "goal", "--verify", "exit 3", "--permission-mode", "acceptEdits", **with_api(program, api))

@@ -338,6 +338,13 @@ def test_a_schema_is_asked_for_when_the_work_is_done(bench: Bench) -> None:
     assert outcome.result["structured_output"] == {"n": 7}
 
 
+def test_a_worker_is_not_begun_with_what_is_no_schema(bench: Bench) -> None:
+    boss = by_turn(message(spawn("one", result_schema={"type": "objekt"})), "done")
+    with FakeAPI(fleet(boss)) as api:
+        outcome = bench.run(api)
+    assert outcome.result["tasks"] == [] and "no valid JSON schema" in str(api.requests[-1].tool_results)
+
+
 def test_verification_sends_the_coordinator_back_to_work(bench: Bench) -> None:
     with FakeAPI(
         fleet(

@@ -92,6 +92,10 @@ def read_schema(text: str) -> Mapping[str, Any]:
         raise Failure(f"--json-schema: {error}", ExitCode.USAGE) from None
     if not isinstance(value, dict):
         raise Failure("--json-schema: a schema is a JSON object", ExitCode.USAGE)
+    from worker_agent.session.schema import fault
+
+    if (problem := fault(value)) is not None:
+        raise Failure(f"--json-schema: this is no valid JSON schema: {problem}", ExitCode.USAGE)
     return value
 
 
