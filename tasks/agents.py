@@ -79,7 +79,7 @@ def resolve_id(conn: Connection, session_id: str | None, ref: str) -> str:
         found = conn.execute(runs.where(fits)).all()
         if agent_id := _one(found, ref):
             return agent_id
-    raise NotFound(f"no task or agent {ref!r}")
+    raise NotFound(f"no such task {ref!r}")
 
 
 def _ways(ref: str) -> Iterable[object]:

@@ -404,7 +404,7 @@ def resolve(conn: Connection, ref: str, session_id: str | None = None) -> TaskRe
             return begun[0]
     _, latest = agents.resolve(conn, session_id, ref)
     if latest is None:
-        raise NotFound(f"no task {ref!r}")
+        raise NotFound(f"no such task {ref!r}")
     return latest
 
 

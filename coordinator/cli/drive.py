@@ -10,11 +10,11 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.cli.approval import TerminalApprover
 from coordinator.cli.console import Console
@@ -75,6 +75,7 @@ class Drive:
             )
             finished = True
             self.view.finish(outcome.result)
+            self._say_if_over(outcome.result)
             return int(outcome.exit_code)
         finally:
             if not finished:
@@ -82,6 +83,14 @@ class Drive:
             ticking.cancel()
             if self.person:
                 self.person.close()
+
+    def _say_if_over(self, result: Mapping[str, Any]) -> None:
+        """A session that was taken up without a prompt, and in which nothing waited."""
+        options = self.options
+        if (options.resume or options.continue_last) and not (options.prompt or options.interactive):
+            if not result["num_turns"] and not result["is_error"]:
+                id = result["session_id"]
+                self.console.note(f'session {id} has ended; a prompt goes on with it: coordinator resume {id} "…"')
 
     def _approver(self) -> Approver | None:
         return TerminalApprover(self.console, self.person, self.view) if self.person and sys.stdin.isatty() else None

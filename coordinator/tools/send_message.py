@@ -31,6 +31,8 @@ class SendMessageTool(Tool):
         self._coordinator = coordinator
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
+        if not input["message"].strip():
+            raise ToolError("not delivered: the message is blank. Say in words what the worker is to do.")
         try:
             outcome = await self._coordinator.send(input["to"], input["message"])
         except (NotFound, Ambiguous, ConfigError) as error:

@@ -156,6 +156,9 @@ def test_a_session_goes_on_where_it_was_by_id_and_as_the_newest_of_its_directory
     assert first["session_id"] == "mine-1"
     again = project("run", "--offline", "--session-id", "mine-1", "more")
     assert again.code == ExitCode.USAGE and "mine-1" in again.err
+    over = project("resume", "mine-1")
+    assert (over.code, over.out) == (0, "")
+    assert over.err.splitlines()[-1] == 'session mine-1 has ended; a prompt goes on with it: coordinator resume mine-1 "…"'
     resumed = project("resume", "mine-1", "what about radius", "--output-format", "json").json
     assert resumed["session_id"] == "mine-1" and len(resumed["tasks"]) == 10
     continued = project("run", "--offline", "-c", "--fork-session", "--output-format", "json", "and now").json

@@ -181,6 +181,20 @@ def test_logs_show_a_conversation_and_follow_it_to_its_end(program: Program) -> 
         assert [line["seq"] for line in program("logs", task.id, "--json").lines] == [0, 1, 2]
 
 
+def test_logs_end_with_why_a_task_failed(program: Program) -> None:
+    with seeded(program) as seed:
+        broke, done = seed.task(), seed.task()
+        for task in (broke, done):
+            seed.say(task.agent_id, {"type": "text", "text": "I look."}, task_id=task.id)
+        seed.finish(broke, "failed", error="it broke", error_class="server")
+        seed.finish(done)
+        assert program("logs", broke.id).out == program("logs", "-f", broke.id).out == "I look.\n✘ failed: it broke\n"
+        assert program("logs", done.id).out == "I look.\n"
+        assert program("logs", broke.id, "--kind", "text").out == "I look.\n"
+        assert program("logs", broke.id, done.id).out.splitlines()[-1] == f"[{broke.id}] ✘ failed: it broke"
+        assert len(program("logs", broke.id, "--json").lines) == 1
+
+
 def test_sending_says_what_really_happened(program: Program) -> None:
     with seeded(program) as seed:
         running, done, killed = seed.task(name="runs"), seed.task(), seed.task()
@@ -214,6 +228,10 @@ def test_retrying_makes_a_new_task_on_the_same_conversation(program: Program) ->
         task = seed.task()
         assert program("tasks", "retry", task.id).code == ExitCode.FAILED
         seed.finish(task, "failed", error="it broke", error_class="server")
+        done = seed.task()
+        seed.finish(done)
+        refused = program("tasks", "retry", task.id, done.id)
+        assert (refused.code, refused.out) == (ExitCode.FAILED, "") and f"{done.id} is completed" in refused.err
         new = program("tasks", "retry", task.id).out.strip()
         row = program("tasks", "show", new, "--json").json
     assert (row["status"], row["agent_id"]) == ("pending", task.agent_id)

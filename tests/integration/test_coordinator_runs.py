@@ -233,6 +233,15 @@ def test_send_message_to_nobody_is_an_error(bench: Bench) -> None:
     assert "<tool_use_error>" in answer and "ghost" in answer
 
 
+def test_a_blank_message_is_refused_in_words(bench: Bench) -> None:
+    boss = by_turn(
+        message(spawn("one", name="scout")), tool_use("SendMessage", {"to": "scout", "message": " \n"}), "waiting", "done"
+    )
+    with FakeAPI(fleet(boss)) as api:
+        outcome = bench.run(api)
+    assert "blank" in "".join(of_boss(api)[-1].tool_results.values()) and len(outcome.result["tasks"]) == 1
+
+
 def test_an_unknown_kind_of_worker_and_a_taken_name_are_errors_the_model_can_mend(bench: Bench) -> None:
     boss = by_turn(
         message(spawn("one", subagent_type="wizard"), spawn("two", name="x"), spawn("three", name="x")), "done"

@@ -24,6 +24,7 @@ from coordinator.views import iso, task_json
 from tasks import registry, sessions, transcripts
 from tasks.errors import NotFound
 from tasks.records import MessageRecord, TaskRecord
+from tasks.states import TaskStatus
 from tasks.watch import Watcher
 
 LOOK = 1.0  # seconds until a look without a change: owners die without a commit
@@ -57,26 +58,36 @@ def logs(
     show = _Printer(cli, timestamps, frozenset(kinds), as_json, labels=len(sources) > 1)
     show(_new(cli, sources), tail)
     if not follow:
+        _show_ends(cli, sources, show)
         return ExitCode.DONE
     with Watcher(cli.database) as watcher:
         while not cli.console.closed:
             states = cli.database.read(lambda conn: _states(conn, sources, cli.now()))
             show(_new(cli, sources), None)
             if all(status in (*ENDED, "interrupted") for status, _ in states):
+                _show_ends(cli, sources, show)
                 return worst(code for _, code in states)
             watcher.changed(LOOK)
     return ExitCode.DONE
+
+
+def _show_ends(cli: Context, sources: Sequence[Source], show: _Printer) -> None:
+    """Why tasks failed or were killed, after all they said."""
+    labels = [source.label for source in sources if source.task_id]
+    for task in cli.database.read(lambda conn: [registry.get(conn, label) for label in labels]):
+        if task.status in (TaskStatus.FAILED, TaskStatus.KILLED):
+            show.end(task)
 
 
 def _source(conn: Connection, ref: str) -> Source:
     """A task, else a session. Raises `NotFound`, `Ambiguous`."""
     try:
         task = registry.resolve(conn, ref)
-    except NotFound:
+    except NotFound as unknown:
         try:
             session = sessions.resolve(conn, ref)
         except NotFound:
-            raise NotFound(f"no task or session {ref!r}") from None
+            raise unknown from None
         return Source(session.id, None, session.id)
     return Source(task.agent_id, task.id, task.id)
 
@@ -122,13 +133,21 @@ class _Printer:
             if self._json:
                 self._console.json_line(message_json(row))
                 continue
-            head = " ".join(
-                [*([iso(row.at) or ""] if self._timestamps else []), *([f"[{source.label}]"] if self._labels else [])]
-            )
             for kind, line in parts(row):
-                if not self._kinds or FAMILIES.get(kind, "text") in self._kinds:
-                    for piece in render.log_lines(kind, line, head):
-                        self._console.styled(piece)
+                self._part(kind, line, row.at, source.label)
+
+    def end(self, task: TaskRecord) -> None:
+        """How a task ended that did not complete; no message, so not among the objects of `--json`."""
+        if not self._json:
+            why = task.error or task.end_reason
+            self._part("error", f"{task.status}{f': {why}' if why else ''}", task.ended_at, task.id)
+
+    def _part(self, kind: str, text: str, at: float | None, label: str) -> None:
+        if self._kinds and FAMILIES.get(kind, "text") not in self._kinds:
+            return
+        head = " ".join([*([iso(at) or ""] if self._timestamps else []), *([f"[{label}]"] if self._labels else [])])
+        for piece in render.log_lines(kind, text, head):
+            self._console.styled(piece)
 
 
 def message_json(row: MessageRecord) -> dict[str, Any]:

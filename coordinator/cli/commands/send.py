@@ -19,6 +19,7 @@ from coordinator.cli.lookup import Owners, find_tasks
 from coordinator.exit_codes import ExitCode
 from tasks import agents, outbox, registry, sessions
 from tasks.errors import NotFound
+from tasks.ids import TaskType
 from tasks.records import TaskRecord
 from tasks.states import TaskStatus
 
@@ -44,8 +45,11 @@ def _send(cli: Context, conn: Connection, to: str, text: str) -> tuple[str, str 
     """What became of it, and the session that nobody drives, if so."""
     try:
         agent, task = agents.resolve(conn, None, to)
-    except NotFound:
-        session = sessions.resolve(conn, to)
+    except NotFound as unknown:
+        try:
+            session = sessions.resolve(conn, to)
+        except NotFound:
+            raise unknown from None
         agent, task = agents.get(conn, session.id), None
     undriven = agent.session_id if Owners(conn, cli.now()).gone(agent.session_id) else None
     if task is not None and task.status is TaskStatus.KILLED:
@@ -68,10 +72,20 @@ def _continue(cli: Context, conn: Connection, task: TaskRecord, prompt: str) -> 
 @common_options
 @pass_cli
 def retry(cli: Context, ids: Sequence[str]) -> None:
-    for task in find_tasks(cli, ids):
-        if task.is_live:
-            raise Failure(f"{task.id} is {task.status}; only an ended task can be tried again")
+    tasks = find_tasks(cli, ids)
+    for task in tasks:
+        _check_may_retry(task)
+    for task in tasks:
         _retry(cli, task)
+
+
+def _check_may_retry(task: TaskRecord) -> None:
+    if task.is_live:
+        raise Failure(f"{task.id} is {task.status}; only a failed or killed task can be tried again")
+    if task.status is TaskStatus.COMPLETED:
+        raise Failure(f"{task.id} is completed, there is nothing to try again (`coordinator send {task.id} …` goes on with it)")
+    if task.type is not TaskType.LOCAL_AGENT:
+        raise Failure(f"{task.id} is a shell command; only a worker can be tried again")
 
 
 def _retry(cli: Context, task: TaskRecord) -> None:
