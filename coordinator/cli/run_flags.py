@@ -92,7 +92,7 @@ WORK = [
     flag("--append-system-prompt", metavar="TEXT", help="After the coordinator's system prompt."),
     flag("--max-turns", type=click.IntRange(min=1), help="Turns of the coordinator."),
     flag("--max-budget-usd", type=click.FloatRange(min=0, min_open=True), help="Money for the whole tree of agents."),
-    flag("--token-budget", type=click.IntRange(min=1), help="Tokens for the whole tree of agents."),
+    flag("--token-budget", type=click.IntRange(min=1), help="Output tokens for the whole tree of agents; prompts do not count."),
     flag("--max-workers", type=click.IntRange(min=1), default=8, show_default=True, help="Workers that run at once."),
     flag("--timeout", type=Duration(), metavar="TIME", help="End the run after this time: 90s, 10m, 1h30m."),
     flag("--json-schema", metavar="PATH|JSON", help="JSON schema that the answer must fit."),

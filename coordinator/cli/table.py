@@ -21,7 +21,7 @@ SESSIONS = {
     "resume": Entry("Take a session over where it stopped", "run:resume"),
     "fork": Entry("Copy a session's conversation into a new session", "sessions:fork"),
     "compact": Entry("Summarise a session's conversation, so that it goes on with room", "compact:compact"),
-    "export": Entry("Print a session, transcripts included, as JSON or Markdown", "export:export"),
+    "export": Entry("Print a session, transcripts included, as JSON, JSON lines or Markdown", "export:export"),
     "rm": Entry("Remove ended sessions and their files", "sessions:rm"),
 }
 

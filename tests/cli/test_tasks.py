@@ -88,6 +88,22 @@ def test_showing_a_task_has_more_fields_and_takes_any_reference(program: Program
         assert "look\nhere\n" in program("tasks", "show", "finder").out
 
 
+def test_an_export_as_lines_is_the_session_and_then_each_message_in_order(program: Program) -> None:
+    with seeded(program) as seed:
+        task = seed.task()
+        seed.say(seed.session_id, {"type": "text", "text": "I start."})
+        seed.say(task.agent_id, {"type": "text", "text": "I look."}, task_id=task.id)
+        seed.say(seed.session_id, {"type": "text", "text": "I wait."})
+        session, *rows = program("sessions", "export", seed.session_id, "--format", "jsonl").lines
+        whole = program("sessions", "export", seed.session_id).json
+    assert (session["type"], session["id"], [row["id"] for row in session["tasks"]]) == ("session", seed.session_id, [task.id])
+    assert {row["type"] for row in rows} == {"message"}
+    assert [(row["agent_id"], row["content"][0]["text"]) for row in rows] == [
+        (seed.session_id, "I start."), (seed.session_id, "I wait."), (task.agent_id, "I look."),
+    ]  # fmt: skip
+    assert [{**message, "type": "message"} for told in whole["transcripts"] for message in told["messages"]] == rows
+
+
 def test_an_ambiguous_id_is_exit_code_2_with_the_candidates(program: Program) -> None:
     with seeded(program) as seed:
         ids = {seed.task(id="aaaaaaaa1").id, seed.task(id="aaaaaaaa2").id}

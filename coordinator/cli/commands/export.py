@@ -1,4 +1,5 @@
-"""`coordinator sessions export`: a session with all its transcripts, for people (Markdown) or programs (JSON)."""
+"""`coordinator sessions export`: a session with all its transcripts, for people (Markdown) or programs (JSON: one object,
+or one a line: the session with its tasks, then each agent's messages in order, the coordinator's first)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ HEADINGS = {"text": "said", "tool": "called", "result": "got", "error": "failed"
 
 @click.command("export", help="Print a session, transcripts included.")
 @click.argument("session_id", metavar="ID", shell_complete=complete_sessions)
-@click.option("--format", "kind", type=click.Choice(["json", "markdown"]), default="json", show_default=True, help="Form.")
+@click.option("--format", "kind", type=click.Choice(["json", "jsonl", "markdown"]), default="json", show_default=True, help="Form.")
 @common_options
 @pass_cli
 def export(cli: Context, session_id: str, kind: str) -> None:
@@ -34,6 +35,11 @@ def export(cli: Context, session_id: str, kind: str) -> None:
 
     tasks, conversations = cli.database.read(read)
     (values,) = shown_sessions(cli, [session])
+    if kind == "jsonl":
+        cli.console.json_line({"type": "session", **values, "tasks": tasks})
+        for row in (row for _, rows in conversations for row in rows):
+            cli.console.json_line({"type": "message", **message_json(row)})
+        return
     if kind == "json":
         told = [{"agent_id": agent.id, "name": agent.name, "messages": [message_json(row) for row in rows]} for agent, rows in conversations]
         cli.console.json(values | {"tasks": tasks, "transcripts": told})
