@@ -20,7 +20,7 @@ from coordinator.processes import Processes
 from coordinator.store import Store
 from coordinator.workers import KILLED, shielded
 from tasks import ids, registry
-from tasks.errors import Fenced
+from tasks.errors import DatabaseError, Fenced
 from tasks.ids import TaskType
 from tasks.records import NewTask, TaskRecord
 from tasks.states import TaskStatus
@@ -28,6 +28,7 @@ from worker_agent.process import TASK_MARKER, ShellOutcome, run_shell
 from worker_agent.tools.base import ToolContext
 
 STOP_BOUND = 8.0  # seconds for a command's tree to be ended
+NOT_STORED = "not stored"  # reason of a stop that leaves the task as it stands
 log = logging.getLogger(__name__)
 
 
@@ -89,6 +90,9 @@ class Shells:
         """End the commands of a run that is over; which they were, in words."""
         ended = []
         for task_id in [id for id, parent in self._parents.items() if parent == parent_id and id in self._running]:
+            if self._store.failure is not None:
+                await self.stop(task_id, NOT_STORED)
+                continue
             done = await self._store.write(
                 lambda conn, id=task_id: registry.kill(
                     conn, id, by="system", notify=False, end_reason="its agent ended"
@@ -140,6 +144,8 @@ class Shells:
             raise
         except Fenced:
             log.warning("task %s: another process owns the session", task.id)
+        except DatabaseError as error:  # the session ends by it; the task stands as it was stored last
+            self._store.fail(error)
         except (OSError, ValueError) as error:
             end = Ended(
                 status=TaskStatus.FAILED,
@@ -153,7 +159,8 @@ class Shells:
         finally:
             self._running.pop(task.id, None)
             parent = self._parents.pop(task.id)
-            self._tell(self._store.read(lambda conn: registry.get(conn, task.id)))
+            if self._store.failure is None:
+                self._tell(self._store.read(lambda conn: registry.get(conn, task.id)))
             self.on_end(task.id, parent)
 
     async def _shell(self, task: TaskRecord, context: ToolContext, timeout: float) -> ShellOutcome:

@@ -53,6 +53,11 @@ def ended_early(ending: str) -> str:
     return EARLY.get(ending, f"the run was ended early: {ending}")
 
 
+def not_stored(error: str, session_id: str) -> str:
+    """The store gave `error`, which says itself what to do about it."""
+    return f"{error.rstrip('. ')}. Then go on with `coordinator resume {session_id}`"
+
+
 def _sentence(result: Result) -> str:
     error = (result.error or "").strip()
     if result.reason == "schema":

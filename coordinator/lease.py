@@ -31,7 +31,7 @@ async def keep(store: Store, on_lost: Callable[[], None]) -> None:
     while True:
         await store.clock.sleep(HEARTBEAT)
         try:
-            await store.write(
+            await store.writer.write(
                 lambda conn: leases.renew(conn, store.session_id, store.fence, store.clock.now(), ttl=LEASE)
             )
         except Fenced:
@@ -43,8 +43,11 @@ async def keep(store: Store, on_lost: Callable[[], None]) -> None:
 
 
 async def release(store: Store) -> None:
-    """Give the session back, so that another process may take it at once."""
+    """Give the session back, so that another process may take it at once. Also tried when the store has failed; else the
+    end of this process says it."""
     try:
-        await store.write(lambda conn: leases.release(conn, store.session_id, store.fence))
+        await store.writer.write(lambda conn: leases.release(conn, store.session_id, store.fence))
     except Fenced:
         return
+    except DatabaseError as error:
+        log.warning("the lease of %s runs out by itself: %s", store.session_id, error)

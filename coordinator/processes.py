@@ -7,10 +7,12 @@ does not name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import suppress
 
 from coordinator.store import Store
 from tasks import processes
+from tasks.errors import DatabaseError
 from tasks.records import ProcessRecord
 from worker_agent.process_tree import Survivor, end_tree
 
@@ -46,10 +48,15 @@ class Processes:
 
     async def end(self) -> tuple[str, ...]:
         """End all of them; what still lives, in words. Once the session is another process's, its trees bear the same
-        task's name: only those that this object saw begin are ended then."""
-        if self._store.lost:
-            found = await asyncio.gather(*(end_tree(pid, started, None, self._grace) for pid, started in self._own))
-            return tuple(str(survivor) for part in found for survivor in part)
+        task's name: only those that this object saw begin are ended then. When the store has failed, it is not asked."""
+        if not self._store.lost and self._store.failure is None:
+            with suppress(DatabaseError):  # then what this object saw begin is all that is known
+                return await self._end_recorded()
+        marker = None if self._store.lost else self._task_id
+        trees = [end_tree(pid, started, marker, self._grace) for pid, started in self._own]
+        return tuple(map(str, await _all_of(trees, marker, self._grace)))
+
+    async def _end_recorded(self) -> tuple[str, ...]:
         await self._store.writer.flush()
         rows = self._store.read(lambda conn: processes.list_processes(conn, task_id=self._task_id))
         mine = [row for row in rows if row.host == self._store.owner.host]
@@ -66,5 +73,10 @@ class Processes:
 async def end_all(marker: str, rows: Iterable[ProcessRecord], grace: float) -> list[Survivor]:
     """End the recorded trees and everything that carries the marker; what still lives."""
     trees = [end_tree(row.pid, row.started_at, row.marker, grace) for row in rows]
-    found = await asyncio.gather(*trees, end_tree(None, None, marker, grace))
+    return await _all_of(trees, marker, grace)
+
+
+async def _all_of(trees: Sequence[Awaitable[list[Survivor]]], marker: str | None, grace: float) -> list[Survivor]:
+    marked = [end_tree(None, None, marker, grace)] if marker is not None else []
+    found = await asyncio.gather(*trees, *marked)
     return list({survivor.pid: survivor for part in found for survivor in part}.values())

@@ -7,7 +7,7 @@ so that `resume` can go on. Then its live tasks are shown as `interrupted`: nobo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator import failure, lease
@@ -16,19 +16,20 @@ from coordinator.exit_codes import ExitCode, exit_code, subtype
 from coordinator.store import Store
 from coordinator.views import task_json
 from tasks import ledger, registry, sessions
-from tasks.errors import Fenced
+from tasks.errors import DatabaseError, Fenced
 from tasks.ledger import Totals
+from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
 from worker_agent.events import PermissionDenial, Result
 
-LOST = "lost"
+LOST, STORE = "lost", "store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
     """`ending` names what cut the session short, None if it came to its own end; `live` are the tasks that still ran;
     `over_budget` those of this run that the budget ended; `unverified` is True when the last verification failed.
-    `duration` in seconds."""
+    `not_stored` says why nothing more could be stored. `duration` in seconds."""
 
     session_id: str
     result: Result | None
@@ -39,6 +40,7 @@ class Closing:
     duration: float
     turns: int
     in_turn: bool
+    not_stored: str | None = None
 
     @property
     def reason(self) -> str:
@@ -46,6 +48,8 @@ class Closing:
             return "live_workers"
         if self.ending is not None:
             return self.ending
+        if self.not_stored is not None:
+            return STORE
         if self.unverified:
             return "unverified"
         if self.over_budget and not (self.result and self.result.is_error):
@@ -58,7 +62,9 @@ class Closing:
 
     @property
     def errors(self) -> list[str]:
-        found = [failure.ended_early(self.ending)] if self.ending is not None else []
+        found = [failure.ended_early(self.ending)] if self.ending not in (None, STORE) else []
+        if self.not_stored is not None:
+            found.append(failure.not_stored(self.not_stored, self.session_id))
         if self.result and not (self.ending and self.result.reason.startswith("aborted_")):
             found += filter(None, [failure.in_words(self.result, self.session_id)])
         if self.unverified:
@@ -72,7 +78,10 @@ class Closing:
 
 def over_budget(store: Store) -> tuple[str, ...]:
     """The tasks of the session that ended because of the budget and were not continued."""
-    tasks = store.read(lambda conn: registry.list_tasks(conn, TaskFilter(session_id=store.session_id, texts=False)))
+    try:
+        tasks = store.read(lambda conn: registry.list_tasks(conn, TaskFilter(session_id=store.session_id, texts=False)))
+    except DatabaseError:
+        return ()  # the session ends by that
     newest = {task.agent_id: task for task in sorted(tasks, key=lambda task: task.created_at)}
     return tuple(task.id for task in newest.values() if task.end_reason == "budget")
 
@@ -80,6 +89,8 @@ def over_budget(store: Store) -> tuple[str, ...]:
 async def conclude(store: Store, engines: EngineFactory, closing: Closing) -> tuple[ExitCode, dict[str, Any]]:
     """Store the end and make the result object."""
     await _store_end(store, closing)
+    if store.failure is not None:
+        closing = replace(closing, not_stored=str(store.failure))
     code = exit_code(
         closing.reason, is_error=closing.is_error, error_kind=closing.result.error_kind if closing.result else None
     )
@@ -94,20 +105,14 @@ async def _store_end(store: Store, closing: Closing) -> None:
             await store.write(lambda conn: sessions.end(conn, store.session_id, store.fence, reason=closing.reason))
         else:
             await lease.release(store)
-    except Fenced:
+    except (Fenced, DatabaseError):
         return
 
 
 def result_object(store: Store, engines: EngineFactory, closing: Closing) -> dict[str, Any]:
     """The object that `run --output-format json` prints."""
     result, now = closing.result, store.clock.now()
-    tasks, total, by_model = store.read(
-        lambda conn: (
-            registry.list_tasks(conn, TaskFilter(session_id=store.session_id)),
-            ledger.total(conn, session_id=store.session_id),
-            ledger.sums(conn, "model", session_id=store.session_id),
-        )
-    )
+    tasks, total, by_model = _stored(store)
     value = {
         "type": "result",
         "subtype": subtype(closing.reason, is_error=closing.is_error),
@@ -129,6 +134,20 @@ def result_object(store: Store, engines: EngineFactory, closing: Closing) -> dic
     if result is not None and result.structured is not None:
         value["structured_output"] = result.structured
     return value
+
+
+def _stored(store: Store) -> tuple[list[TaskRecord], Totals, list[Totals]]:
+    """The tasks, and what they used: nothing where the store cannot even be read."""
+    try:
+        return store.read(
+            lambda conn: (
+                registry.list_tasks(conn, TaskFilter(session_id=store.session_id)),
+                ledger.total(conn, session_id=store.session_id),
+                ledger.sums(conn, "model", session_id=store.session_id),
+            )
+        )
+    except DatabaseError:
+        return [], Totals(), []
 
 
 def _usage(totals: Totals) -> dict[str, int]:

@@ -28,7 +28,7 @@ from coordinator.store import Store
 from coordinator.verification import Verifier
 from coordinator.workers import book
 from tasks import outbox, sessions
-from tasks.errors import Fenced
+from tasks.errors import DatabaseError, Fenced
 from tasks.ids import TaskType
 from tasks.records import SessionRecord, SessionStatus, TaskRecord
 from worker_agent.context.injected import news
@@ -55,6 +55,7 @@ class Ending(StrEnum):
     INTERRUPTED = "interrupted"
     TERMINATED = "terminated"
     LOST = "lost"
+    STORE = "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,8 @@ class Session:
             )
         )
         self.handle = SessionHandle(self)
+        loop = asyncio.get_running_loop()
+        store.on_failure = lambda: loop.call_soon_threadsafe(self.end, Ending.STORE)
 
     # ── from outside ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,6 +223,8 @@ class Session:
         except Fenced:
             self.end(Ending.LOST)
             return await self._close(None)
+        except (DatabaseError, OSError) as error:
+            return await self._close_after(error)
         finally:
             for task in (*watching, *self._side_work):
                 task.cancel()
@@ -227,6 +232,17 @@ class Session:
             await self.backend.close(Ending.TERMINATED)
             await self.shells.close(Ending.TERMINATED)
             await lease.release(self.store)  # nothing to do where the session was ended or lost
+
+    async def _close_after(self, error: DatabaseError | OSError) -> RunOutcome:
+        """Nothing more can be stored: what runs is unwound, `resume` goes on from what is stored."""
+        if isinstance(error, DatabaseError):
+            self.store.fail(error)
+        else:
+            self.store.fail_if_full(error)
+        if self.store.failure is None:
+            raise error
+        self.end(Ending.STORE)
+        return await self._close(None)
 
     async def _work(self) -> Result | None:
         """The coordinator's turns until there is nothing more to do; the last result."""
@@ -443,7 +459,7 @@ class Session:
 
     async def _close(self, result: Result | None) -> RunOutcome:
         """Unwind what runs, store how it ended, and say so."""
-        live = [] if self._ending is Ending.LOST else [task.id for task in self.coordinator.live()]
+        live = self._still_live()
         await self.backend.close(Ending.TERMINATED)
         await self.shells.close(Ending.TERMINATED)
         await self._processes.end_own()
@@ -458,7 +474,7 @@ class Session:
             session_id=self.store.session_id,
             result=result,
             ending=self._ended_early(),
-            live=tuple(live),
+            live=live,
             over_budget=tuple(over_budget),
             unverified=self._verifier.failed,
             duration=self.store.clock.monotonic() - self._started,
@@ -467,6 +483,14 @@ class Session:
         )
         code, value = await results.conclude(self.store, self.engines, closing)
         return RunOutcome(code, value, self.store.session_id)
+
+    def _still_live(self) -> tuple[str, ...]:
+        if self._ending is Ending.LOST:
+            return ()
+        try:
+            return tuple(task.id for task in self.coordinator.live())
+        except DatabaseError:
+            return ()  # the store says itself that it cannot be read
 
     def _ended_early(self) -> str | None:
         if self._ending is None and self._interrupts and not self.options.interactive:

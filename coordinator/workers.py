@@ -4,7 +4,8 @@
 2. The end is one transaction: status, event, notification. A worker that answered while a message for it came in is not
    at its end: the same transaction looks, and the run goes on with the message.
 3. There is one way to stop a run: `stop(reason)`. KILLED means that the task's end is stored already and only the
-   partial text is to be added; any other reason leaves the task as it stands, to be taken over by a later owner.
+   partial text is to be added; any other reason leaves the task as it stands, to be taken over by a later owner. So
+   does a failure of the store, which ends the session.
 4. What records the end is shielded: a cancellation that comes then waits for it.
 """
 
@@ -29,7 +30,7 @@ from coordinator.progress import Coalesced, Price, Progress
 from coordinator.store import Store
 from coordinator.worktrees import Worktree, Worktrees
 from tasks import ledger, outbox, registry
-from tasks.errors import Fenced
+from tasks.errors import DatabaseError, Fenced
 from tasks.records import TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.context.injected import news
@@ -134,6 +135,9 @@ class WorkerRun:
                 await self._run()
         except Fenced:
             log.warning("task %s: another process owns the session", self._task_id)
+        except DatabaseError as error:  # the session ends by it; the task stands as it was stored last
+            self._store.fail(error)
+            await shielded(self._processes.end_own())
         finally:
             self._tell.cancel()
             self._close()
@@ -162,12 +166,13 @@ class WorkerRun:
                     end = await self._drive(prompt)
                     if (prompt := await self._objection(end)) is None and await shielded(self._record(end)):
                         return  # else: a hook objects, or a message came while the last answer was written
-            except (Fenced, asyncio.CancelledError):
+            except (Fenced, DatabaseError, asyncio.CancelledError):
                 raise
             except AgentError as error:
                 await shielded(self._record(outcome.broken(error, self._partial())))
             except Exception as error:  # the one place: a task must end whatever broke, with the class of what broke
                 log.exception("task %s broke", self._task_id)
+                self._store.fail_if_full(error)
                 await shielded(self._record(outcome.broken(error, self._partial())))
         except asyncio.CancelledError:
             await shielded(self._record(None))

@@ -12,7 +12,7 @@ _SQLITE = {
     "SQLITE_LOCKED": "is busy: another connection holds its write lock; try again",
     "SQLITE_CORRUPT": "is damaged (its pages do not fit together); put a backup in its place",
     "SQLITE_NOTADB": "is not an SQLite database; name another file, or put a backup in its place",
-    "SQLITE_FULL": "cannot grow: the disk is full; free some space and try again",
+    "SQLITE_FULL": "cannot grow: the disk is full; free some space",
     "SQLITE_READONLY": "cannot be written: the file or its directory is read-only",
     "SQLITE_CANTOPEN": "cannot be opened: the directory is missing, read-only, or not ours",
     "SQLITE_PERM": "cannot be opened: permission denied",

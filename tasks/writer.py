@@ -144,7 +144,17 @@ class Writer:
         except BaseException as error:  # told to every waiter: nothing of the group is stored
             for job in group:
                 job.error = job.error or error
+        for job in group:
+            job.error = self._explained(job.error)
         _settle(group)
+
+    def _explained(self, error: BaseException | None) -> BaseException | None:
+        """What a driver raised inside a job, as everywhere in this package."""
+        if not isinstance(error, exc.DBAPIError) or isinstance(error, exc.IntegrityError):
+            return error
+        explained = explain(error, self._db.name)
+        explained.__cause__ = error
+        return explained
 
 
 class _Session:

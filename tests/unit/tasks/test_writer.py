@@ -89,7 +89,7 @@ def test_a_job_that_raises_harms_none_of_its_neighbours(store: Store, writer: Wr
         "ZeroDivisionError",
         "NotFound",
         "NoneType",
-        "OperationalError",
+        "DatabaseError",
         "IntegrityError",
         "NoneType",
     ]
@@ -386,3 +386,18 @@ def test_eight_processes_with_writers_lose_no_update_and_keep_no_failed_one(stor
 def test_not_found_passes_through_a_write_unchanged(store: Store, writer: Writer) -> None:
     with pytest.raises(NotFound):
         asyncio.run(writer.write(lambda conn: registry.get(conn, "nothing")))
+
+
+def test_a_full_disk_inside_a_job_is_told_in_words_and_a_smaller_write_may_pass(store: Store, writer: Writer) -> None:
+    def grow(conn: object) -> None:
+        pages = conn.exec_driver_sql("PRAGMA page_count").scalar()
+        conn.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        try:
+            events.add(conn, store.session_id, None, "note", {"text": "x" * 1_000_000})
+        finally:
+            conn.exec_driver_sql("PRAGMA max_page_count = 1000000")
+
+    error = writer.submit(grow).exception()
+    assert isinstance(error, DatabaseError) and str(error).endswith("the disk is full; free some space")
+    writer.submit(note(store, "small")).result()
+    assert notes(store) == ["small"]
