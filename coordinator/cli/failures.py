@@ -37,13 +37,17 @@ class Failure(Exception):
         self.more = tuple(more)
 
 
+class Bug(Failure):
+    """What nobody foresaw."""
+
+
 def translate(error: BaseException) -> Failure:
     """Any exception as the failure it is. What nobody foresaw is a bug, and is called one."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, OSError):
         return Failure(_os_error(error))
-    return _from_packages(error) or Failure(
+    return _from_packages(error) or Bug(
         f"unexpected {type(error).__name__}: {_first_line(error)} (a bug: --debug shows where)"
     )
 

@@ -1,7 +1,7 @@
 """`coordinator`: the command line's entry. Whatever happens, a person gets one line and a documented exit code.
 
 The one broad `except` of the command line is here: no traceback reaches a user, `--debug` (or COORDINATOR_DEBUG=1) shows
-it. Commands return an exit code or None; what they could not do they raise as `Failure`.
+it, the log (`log.py`) keeps it. Commands return an exit code or None; what they could not do they raise as `Failure`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import NoReturn
 
 import click
 
+from coordinator.cli import log
 from coordinator.cli.context import Context, common_options
-from coordinator.cli.failures import Failure, translate
+from coordinator.cli.failures import Bug, Failure, translate
 from coordinator.cli.lazy import LazyGroup
 from coordinator.cli.table import COMMANDS
 from coordinator.exit_codes import ExitCode
@@ -82,6 +83,8 @@ def invoke(args: Sequence[str] | None, context: Context) -> int:
 def _fail(failure: Failure, error: Exception, context: Context) -> int:
     if context.debug:
         context.console.note("".join(traceback.format_exception(error)).rstrip())
+    elif isinstance(failure, Bug):
+        log.uncaught("a bug", error)
     context.console.error(failure.message, failure.more)
     return failure.code
 
@@ -91,6 +94,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     # all that the imports have made, costs a sixth of a run's CPU.
     gc.set_threshold(100_000, 20, 100)
     context = Context()
+    log.install(context)
     try:
         code = invoke(args, context)
     finally:
