@@ -8,7 +8,7 @@
    waits for them, also while they run tools. When nobody is left who could give anything back (all others wait
    themselves, or idle like a coordinator between its turns), who waited longest gets what is left: the call with a
    smaller output cap beside its report, else the report itself as its last call. If no one's report fits, who came
-   last is refused (`ErrorKind.BUDGET`).
+   last is refused (`ErrorKind.BUDGET`). A coordinator comes after its workers: its report is to hold theirs.
 4. At 80 % each agent is told, once.
 
 Two currencies, each with its own limit: USD, and output tokens. Unlimited means that nothing is held.
@@ -130,6 +130,7 @@ class TreeBudget:
         )
         if self._fits(agent, wish.report):
             self._keep_back(agent, wish.report)
+        agent.needs = wish.whole + wish.report
         self._waiting.append(wish)
         self._serve()
         try:
@@ -148,6 +149,10 @@ class TreeBudget:
         self._keep_back(agent, Amount())
         self._serve()
 
+    def has_room(self, agent: AgentBudget) -> bool:
+        """Whether a call like its last one would be granted at once."""
+        return self._fits(agent, agent.needs)
+
     # ── who gets what ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
@@ -156,7 +161,8 @@ class TreeBudget:
             self._waiting = [wish for wish in self._waiting if not wish.granted.cancelled()]
             for wish in tuple(self._waiting):
                 self._grant(wish, self._whole(wish))
-            if self._may_get_back() or any(self._grant(wish, self._rest(wish)) for wish in tuple(self._waiting)):
+            in_turn = sorted(self._waiting, key=lambda wish: wish.agent.idles)
+            if self._may_get_back() or any(self._grant(wish, self._rest(wish)) for wish in in_turn):
                 return
             if self._waiting:
                 self._refuse(self._waiting.pop())
@@ -226,6 +232,7 @@ class AgentBudget:
 
     def __init__(self, tree: TreeBudget, idles: bool = False) -> None:
         self.idles = idles
+        self.needs = Amount()  # of its last call as asked, with the report beside it
         self._tree = tree
         self._told = False
 
@@ -238,6 +245,11 @@ class AgentBudget:
         if not call.last_call:
             call.notice = self._notice()
         return call
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a call like the last one would be granted at once."""
+        return self._tree.has_room(self)
 
     def close(self) -> None:
         """The agent calls no more: what was kept back for its last call is free for others."""

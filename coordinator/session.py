@@ -357,7 +357,7 @@ class Session:
             changed.clear()
             self._inbox.nudge()
             may_speak = not self._interrupts or self._stays
-            if self._commands or (may_speak and self._inbox.waiting()):
+            if self._commands or (may_speak and self._inbox.waiting() and not self._should_hear_more()):
                 if self.backend.running():
                     await self.store.clock.sleep(TOGETHER)
                 return self._ending is None
@@ -365,6 +365,10 @@ class Session:
                 return False
             await changed.wait()
         return False
+
+    def _should_hear_more(self) -> bool:
+        """The budget leaves the coordinator little more than its report: that is made when all workers have ended."""
+        return not self._stays and not self._budget.has_room and self._workers_run()
 
     def _something_runs(self) -> bool:
         return bool(self.backend.running() or self.shells.running() or self.coordinator.live())

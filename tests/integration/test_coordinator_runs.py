@@ -307,6 +307,22 @@ def test_a_used_up_budget_leaves_each_worker_one_last_call_and_is_never_passed(b
     assert "this much I know" in of_boss(api)[-1].last_user_text
 
 
+def test_the_coordinators_last_report_is_made_when_it_knows_those_of_its_workers(bench: Bench) -> None:
+    prompts = ("one", "two", "three", "four")
+    busy = {"output_tokens": 2000}
+
+    def worker(request):
+        if request.body.get("tool_choice") == {"type": "none"}:
+            return message("this much I know", usage=busy)
+        return message("looking", tool_use("Glob", {"pattern": f"{request.turns}*"}), usage=busy)
+
+    boss = coordinator(*prompts, final=message("all I know", usage=busy))
+    with FakeAPI(fleet(boss, worker)) as api:
+        outcome = bench.run(api, max_budget_usd=1.0)
+    assert outcome.exit_code is ExitCode.BUDGET and 0.85 < outcome.result["total_cost_usd"] <= 1.0
+    assert outcome.result["result"] == "all I know" and len(notified(of_boss(api)[-1])) == 4
+
+
 def test_a_run_that_goes_on_after_a_budget_is_judged_by_its_own_tasks(bench: Bench) -> None:
     def worker(request):
         if request.body.get("tool_choice") == {"type": "none"}:

@@ -161,6 +161,27 @@ def test_eight_agents_share_a_dollar_each_of_them_calls_and_each_reports() -> No
     assert all(len(own) >= 2 and own[-1].last_call for own in calls)
 
 
+def test_a_coordinator_gets_what_is_left_after_its_workers() -> None:
+    async def scenario() -> list[str]:
+        tree, order = TreeBudget(one_a_call, Limit(usd=4.0)), []
+        boss, worker = tree.agent(idles=True), tree.agent()
+        for agent in (boss, worker):
+            (await agent.reserve(request(), 0)).settle("m", Usage(output=1))
+        assert not boss.has_room
+
+        async def more(agent, name: str) -> None:
+            reservation = await agent.reserve(request(), 0)
+            order.append(f"{name} {reservation.last_call}")
+            await asyncio.sleep(0)
+            reservation.settle("m", Usage(output=1))
+            agent.close()
+
+        await asyncio.wait_for(asyncio.gather(more(boss, "boss"), more(worker, "worker")), 5)
+        return order
+
+    assert asyncio.run(scenario()) == ["worker True", "boss True"]
+
+
 def test_a_cancelled_wait_gives_nothing_away() -> None:
     async def scenario() -> tuple[Amount, bool]:
         tree = TreeBudget(per_output_token, Limit(usd=250.0))
