@@ -13,7 +13,7 @@ from worker_agent.messages import Block, canonical, user
 from worker_agent.tools.base import ToolOutcome
 
 MAX_LENGTH = 60  # characters of a summary that is still shown; about 30 are asked for
-MAX_TOKENS = 64
+MAX_TOKENS = 1_024  # thinking counts, where a model thinks by itself
 MAX_RESULT = 300  # characters of each input and result that the small model sees
 MAX_CALLS = 20
 
@@ -34,6 +34,7 @@ async def summarise(
     request = ModelRequest(
         model=model,
         max_tokens=MAX_TOKENS,
+        effort="low",
         system=(_SYSTEM,),
         tools=(),
         messages=(user(_told(outcomes, calls)),),

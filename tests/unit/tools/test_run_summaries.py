@@ -42,7 +42,7 @@ def test_a_summary_is_one_line_of_the_small_models_answer() -> None:
     client = Client(["Searched src", " for TODO.\nAnd more"])
     assert ask(client, [outcome()], [{"id": "t1", "input": {"pattern": "TODO"}}]) == "Searched src for TODO"
     (request,) = client.requests
-    assert (request.model, request.tools, request.max_tokens) == ("small", (), 64)
+    assert (request.model, request.tools, request.max_tokens, request.effort) == ("small", (), 1_024, "low")
     assert request.messages[0].text == 'Grep {"pattern":"TODO"} (done)\n3 files'
 
 
