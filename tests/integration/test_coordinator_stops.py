@@ -424,15 +424,16 @@ def test_a_notification_is_delivered_exactly_once_through_a_crash(bench: Bench, 
 
 
 def test_a_repaired_coordinator_knows_its_live_tasks_and_pairs_every_call(bench: Bench, store: Database) -> None:
-    """R1: three calls, one result on record: the request pairs all three, two as errors that say so."""
+    """R1: four calls, one result on record: the request pairs them all. What the record of tasks knows is told, of the
+    rest that the effect is unknown."""
     from coordinator.journal import to_record
     from tasks import transcripts
     from worker_agent.messages import assistant, tool_result_block, user
 
-    calls = [
-        {"type": "tool_use", "id": f"toolu_{i}", "name": "Agent", "input": {"description": "d", "prompt": "p"}}
-        for i in range(3)
-    ]
+    message = ("SendMessage", {"to": "a1", "message": "go on"})
+    spawn = ("Agent", {"description": "d", "prompt": "p"})
+    asked = (message, spawn, message, spawn)
+    calls = [{"type": "tool_use", "id": f"toolu_{i}", "name": n, "input": given} for i, (n, given) in enumerate(asked)]
     done = tool_result_block("toolu_1", "fine")
 
     def prepare(conn) -> str:
@@ -449,8 +450,9 @@ def test_a_repaired_coordinator_knows_its_live_tasks_and_pairs_every_call(bench:
     with FakeAPI("done") as api:
         outcome = bench.run(api, None, resume=id)
     results = api.requests[0].tool_results
-    assert outcome.exit_code is ExitCode.DONE and list(results) == ["toolu_0", "toolu_1", "toolu_2"]
+    assert outcome.exit_code is ExitCode.DONE and list(results) == ["toolu_0", "toolu_1", "toolu_2", "toolu_3"]
     assert results["toolu_1"] == "fine" and all("nknown" in results[c] for c in ("toolu_0", "toolu_2"))
+    assert "does not exist" in results["toolu_3"]
 
 
 def test_a_wish_to_wrap_up_brings_a_last_report(bench: Bench, store: Database) -> None:
