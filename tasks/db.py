@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, exc
 
 from tasks import upgrade
-from tasks.engine import make_engine, parse_url
+from tasks.engine import authorize_reading, make_engine, parse_url
 from tasks.errors import DatabaseError
 from tasks.explain import explain, is_busy
 from tasks.upgrade import HEAD_REVISION
@@ -92,19 +93,30 @@ class Database:
 
     def query(self, sql: str) -> tuple[list[str], list[Sequence[Any]]]:
         """Column names and rows of one statement that only reads; anything else is refused by the database."""
-        with self._readers.connect() as connection:
-            read_only = "PRAGMA query_only=ON" if self.is_sqlite else "SET TRANSACTION READ ONLY"
+        with self._readers.connect() as connection, connection.begin() as transaction:
             try:
-                connection.exec_driver_sql(read_only)
-                result = connection.exec_driver_sql(sql)
-                rows: list[Sequence[Any]] = [tuple(row) for row in result] if result.returns_rows else []
-                return (list(result.keys()) if result.returns_rows else []), rows
+                with self._only_reading(connection):
+                    result = connection.exec_driver_sql(sql)
+                    rows: list[Sequence[Any]] = [tuple(row) for row in result] if result.returns_rows else []
+                    return (list(result.keys()) if result.returns_rows else []), rows
             except exc.DBAPIError as error:
                 raise explain(error, self.name) from None
             finally:
-                connection.rollback()
-                if self.is_sqlite:
-                    connection.exec_driver_sql("PRAGMA query_only=OFF")
+                transaction.rollback()
+
+    @contextmanager
+    def _only_reading(self, connection: Connection) -> Iterator[None]:
+        """`connection` refuses all but reading: also what changes no row of ours, such as attaching a file."""
+        if not self.is_sqlite:
+            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+            yield
+            return
+        driver: Any = connection.connection.driver_connection
+        driver.set_authorizer(authorize_reading)
+        try:
+            yield
+        finally:
+            driver.set_authorizer(None)
 
     def check(self) -> list[str]:
         """What is wrong with the file, in the database's words; empty if it is sound. Reads all of it."""

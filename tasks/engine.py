@@ -24,6 +24,16 @@ from tasks.errors import DatabaseError
 BUSY_TIMEOUT = 10.0  # seconds
 CHANNEL = "coordinator_changes"
 POSTGRES_LOCK = 7_266_311_947  # any number of our own
+READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
+ASKING = frozenset(  # pragmas that only show, also with an argument
+    {"foreign_key_check", "foreign_key_list", "index_info", "index_list", "index_xinfo", "integrity_check", "quick_check",
+     "table_info", "table_list", "table_xinfo"}
+)  # fmt: skip
+SHOWING = ASKING | {
+    "application_id", "auto_vacuum", "cache_size", "compile_options", "data_version", "database_list", "encoding",
+    "foreign_keys", "freelist_count", "journal_mode", "page_count", "page_size", "schema_version", "synchronous",
+    "user_version",
+}  # fmt: skip
 CONNECT_TIMEOUT = 10  # seconds, PostgreSQL
 
 
@@ -76,6 +86,12 @@ def make_engine(url: URL, clock: Callable[[], float], *, create: bool = False) -
             f"PostgreSQL needs the package {error.name}: pip install 'coordinator[postgres]'", exit_code=2
         ) from None
     return engine
+
+
+def authorize_reading(action: int, first: str | None, second: str | None, *_where: str | None) -> int:
+    """What `Database.query` lets SQLite do (an authorizer, asked when a statement is compiled)."""
+    shows = action == sqlite3.SQLITE_PRAGMA and first in (SHOWING if second is None else ASKING)
+    return sqlite3.SQLITE_OK if action in READING or shows else sqlite3.SQLITE_DENY
 
 
 def is_deferred(connection: Connection) -> bool:

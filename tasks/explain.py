@@ -15,10 +15,11 @@ _SQLITE = {
     "SQLITE_FULL": "cannot grow: the disk is full; free some space",
     "SQLITE_READONLY": "cannot be written: the file or its directory is read-only",
     "SQLITE_CANTOPEN": "cannot be opened: the directory is missing, read-only, or not ours",
+    "SQLITE_AUTH": "is only read by this command: the statement would do more than that, so it was not run",
     "SQLITE_PERM": "cannot be opened: permission denied",
     "SQLITE_IOERR": "cannot be read or written: the disk or its limits gave an error",
 }
-_UNUSABLE = ("SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_PERM")
+_UNUSABLE = ("SQLITE_AUTH", "SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_PERM")
 
 
 def code_of(error: BaseException) -> str:

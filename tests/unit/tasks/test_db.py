@@ -67,9 +67,26 @@ def test_a_read_sees_one_state_while_others_write(store: Store) -> None:
 
 def test_a_query_reads_and_cannot_write(store: Store) -> None:
     assert store.db.query("SELECT 1 AS one, 'x' AS x") == (["one", "x"], [(1, "x")])
-    for sql in ("DELETE FROM events", "DROP TABLE events", "nonsense"):
-        with pytest.raises(DatabaseError):
+    assert store.db.query("PRAGMA table_info(events)")[1]
+    assert store.db.query("EXPLAIN QUERY PLAN SELECT * FROM v_tasks")[1]
+    assert store.db.query("PRAGMA journal_mode")[1] == [("wal",)]
+    for sql in ("nonsense", "SELECT 1; DELETE FROM events"):
+        with pytest.raises(DatabaseError, match="gave an error"):
             store.db.query(sql)
+    store.write(events.add, store.session_id, None, "note")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["DELETE FROM events", "DROP TABLE events", "INSERT INTO events (id) VALUES (1)", "CREATE TEMP TABLE t (a)", "ANALYZE",
+     "ATTACH DATABASE '{made}' AS x", "DETACH x", "PRAGMA journal_mode=DELETE", "PRAGMA wal_checkpoint", "COMMIT", "BEGIN",
+     "SAVEPOINT a", "PRAGMA writable_schema=1"],
+)  # fmt: skip
+def test_a_query_that_would_do_more_than_read_is_refused_in_words(store: Store, tmp_path: Path, sql: str) -> None:
+    made = tmp_path / "made.db"
+    with pytest.raises(DatabaseError, match="is only read by this command") as refused:
+        store.db.query(sql.format(made=made))
+    assert refused.value.exit_code == 2 and not made.exists()
     store.write(events.add, store.session_id, None, "note")
 
 
