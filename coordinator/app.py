@@ -1,7 +1,8 @@
 """The composition root: the only place that constructs everything, and the life of one session from open to close.
 
 A headless run ends when the coordinator has ended its turn, no task lives and no notification waits. While workers run
-the coordinator's engine is idle; `Coordinator.changed` wakes it. What ends it earlier has a name (`Ending`): the time
+the coordinator's engine is idle; `Coordinator.changed` wakes it. One that failed waits for its workers too, and their
+notifications wait for `resume`. What ends it earlier has a name (`Ending`): the time
 limit, a signal, the loss of the lease. Then what runs is unwound, the store keeps everything as it stands, and
 `resume` goes on.
 """

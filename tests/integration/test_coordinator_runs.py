@@ -235,7 +235,10 @@ def test_send_message_to_nobody_is_an_error(bench: Bench) -> None:
 
 def test_a_blank_message_is_refused_in_words(bench: Bench) -> None:
     boss = by_turn(
-        message(spawn("one", name="scout")), tool_use("SendMessage", {"to": "scout", "message": " \n"}), "waiting", "done"
+        message(spawn("one", name="scout")),
+        tool_use("SendMessage", {"to": "scout", "message": " \n"}),
+        "waiting",
+        "done",
     )
     with FakeAPI(fleet(boss)) as api:
         outcome = bench.run(api)
@@ -302,7 +305,8 @@ def test_a_used_up_budget_leaves_each_worker_one_last_call_and_is_never_passed(b
         outcome = bench.run(api, max_budget_usd=1.0)
     assert 0.85 < outcome.result["total_cost_usd"] <= 1.0
     assert (outcome.exit_code, outcome.result["subtype"]) == (ExitCode.BUDGET, "error_max_budget_usd")
-    assert outcome.result["result"] == "all is done" and all(t["id"] in str(outcome.result["errors"]) for t in outcome.result["tasks"])
+    assert outcome.result["result"] == "all is done"
+    assert all(t["id"] in str(outcome.result["errors"]) for t in outcome.result["tasks"])
     assert {(t["status"], t["end_reason"]) for t in outcome.result["tasks"]} == {("failed", "budget")}
     assert "this much I know" in of_boss(api)[-1].last_user_text
 

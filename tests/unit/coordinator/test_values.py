@@ -101,8 +101,8 @@ def test_a_time_limit_is_told_apart_by_what_was_under_way() -> None:
 def test_a_failure_says_once_what_failed_and_what_to_do() -> None:
     invalid = result(error="invalid key", error_kind="authentication")
     assert closing(result=invalid).errors == [
-        "the API refused the credentials: invalid key. To go on: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN) to one "
-        "that is valid, then `coordinator resume s1`"
+        "the API refused the credentials: invalid key. To go on: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN) to "
+        "one that is valid, then `coordinator resume s1`"
     ]
     assert closing(result=result(error="Busy.", error_kind="overloaded")).errors == [
         "the model is overloaded: Busy. To go on: try again later, then `coordinator resume s1`"
