@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -54,7 +55,7 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
             "prompt": prompt,
             "config": cli.settings,
             "db": cli.database_url,
-            "cwd": flags["cwd"].absolute(),
+            "cwd": Path(os.path.abspath(flags["cwd"])),  # without `..`, but with the links the person named
             "add_dirs": tuple(path.absolute() for path in flags["add_dirs"]),
             "json_schema": read_schema(schema) if schema else None,
             "trusted": is_trusted(cli, flags["cwd"]),
