@@ -40,6 +40,7 @@ TASK_MARKER = "COORDINATOR_TASK_ID"
 SHELL_MARKER = "COORDINATOR_SHELL_ID"
 
 KILL_BOUND = 3.0  # seconds of scanning after the first KILL; what lives then is a survivor
+LAST_BLOW = 1.0  # seconds to kill what is below a process that leaves at once
 REAP_PATIENCE = 0.1  # seconds that asyncio has to reap its own child before a zombie of the tree counts as adopted
 ZOMBIE_AGE = 1.0  # the same for a zombie of which we know nothing
 SAME_START = 1.5  # seconds by which two readings of one start time may differ: the boot time is read off a clock
@@ -104,6 +105,21 @@ async def end_tree(
     """End a whole tree and prove it: what it returns still lives. Takes at most `grace` + `KILL_BOUND`
     seconds and a bit."""
     return await ProcessTree(pid, start_time, marker).end(grace, clock or SystemClock())
+
+
+def kill_below(bound: float = LAST_BLOW) -> list[Survivor]:
+    """KILL to everything below this process, without a grace period and without letting anything else run meanwhile: for
+    a process that leaves now. What still lives after `bound` seconds."""
+    deadline, empty = time.monotonic() + bound, 0
+    while empty < 2:
+        rows = _below(_table(), os.getpid())
+        empty = 0 if rows else empty + 1
+        if rows and time.monotonic() >= deadline:
+            return _named(rows)
+        for row in rows:
+            _signal(row, signal.SIGKILL)
+        time.sleep(0.005 if rows else 0)
+    return []
 
 
 def lineage_names() -> list[str]:
@@ -308,6 +324,15 @@ def _table() -> dict[int, _Row]:
         except (psutil.Error, OSError):
             continue  # it ended while we looked
     return rows
+
+
+def _below(rows: dict[int, _Row], pid: int) -> list[_Row]:
+    """The living descendants of `pid`. A zombie's children are its reaper's, so they are found in the next table."""
+    known, found = {pid}, []
+    while new := [row for row in rows.values() if row.parent in known and row.pid not in known]:
+        known.update(row.pid for row in new)
+        found += new
+    return [row for row in found if not row.gone]
 
 
 def _lineage(rows: dict[int, _Row], pid: int) -> set[int]:

@@ -5,16 +5,18 @@ Rules:
 1. stdout carries data only; notices, progress and errors go to stderr.
 2. Colour and live regions only where stdout is a terminal and NO_COLOR is not set; elsewhere whole plain lines.
 3. A pipe that was closed is quiet: what is written after goes nowhere, and `closed` says so to who would write for ever.
+   So is a terminal that was hung up; that one is told to `on_hangup`.
 4. Nothing here interprets text: rich's markup, emoji names and highlighting are off everywhere.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -33,15 +35,15 @@ class Console:
         self._err = sys.stderr if err is None else err
         self._rich: RichConsole | None = None
         self.closed = False
+        self.on_hangup: Callable[[], None] = lambda: None
+        self._terminals = [stream for stream in (self._out, self._err) if _is_terminal(stream)]
         for stream in (self._out, self._err):
             with suppress(AttributeError, ValueError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
 
     @property
     def is_terminal(self) -> bool:
-        with suppress(AttributeError, ValueError):
-            return self._out.isatty()
-        return False
+        return _is_terminal(self._out)
 
     @property
     def has_colour(self) -> bool:
@@ -118,6 +120,15 @@ class Console:
             with self._quiet_pipe(stream):
                 stream.flush()
 
+    def notice_hangup(self) -> None:
+        """Look whether a terminal that was there is gone: nothing says so to who has nothing to write."""
+        gone = [stream for stream in self._terminals if not _is_terminal(stream)]
+        if gone:
+            self._terminals = []
+            for stream in gone:
+                self._pipe_closed(stream)
+            self.on_hangup()
+
     def _write(self, stream: TextIO, text: str) -> None:
         if stream is self._out and self.closed:
             return
@@ -147,7 +158,8 @@ class Region:
 
         self._console = console
         self._live = Live(console=console.rich, auto_refresh=False, transient=True, vertical_overflow="crop")
-        self._live.start()
+        with console._quiet_pipe():
+            self._live.start()
 
     def draw(self, lines: Sequence[Line]) -> None:
         from coordinator.cli.render import renderable
@@ -156,7 +168,8 @@ class Region:
             self._live.update(renderable(lines), refresh=True)
 
     def close(self) -> None:
-        self._live.stop()
+        with self._console._quiet_pipe():
+            self._live.stop()
 
     def __enter__(self) -> Region:
         return self
@@ -177,4 +190,13 @@ class _QuietPipe:
         if isinstance(error, BrokenPipeError):
             self._console._pipe_closed(self._stream)
             return True
+        if isinstance(error, OSError) and error.errno == errno.EIO and self._stream in self._console._terminals:
+            self._console.notice_hangup()
+            return True
         return False
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    with suppress(AttributeError, ValueError):
+        return stream.isatty()
+    return False

@@ -98,6 +98,7 @@ class Drive:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
+            self.console.notice_hangup()
             self.view.tick()
 
 
@@ -129,6 +130,8 @@ class Signals:
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
         loop.add_signal_handler(signal.SIGHUP, (lambda: None) if self._detached else self._terminate)
+        if not self._detached:  # the signal may come later than the first write fails, or not at all
+            self._console.on_hangup = lambda: loop.call_soon(self._terminate)
 
     async def guard(self, work: Awaitable[Outcome]) -> Outcome:
         """Await `work`; a signal before the session is there ends it."""
@@ -166,7 +169,10 @@ class Signals:
             self._running.cancel()
 
     def _leave_at_once(self) -> None:
-        """The store is consistent at every moment; what runs is for `resume` to find."""
+        """The store is consistent at every moment; what ran is for `resume` to find. Its processes get no grace."""
+        from worker_agent.process_tree import kill_below
+
+        kill_below()
         with suppress(OSError):
             self._console.flush()
         os._exit(ExitCode.INTERRUPTED)
