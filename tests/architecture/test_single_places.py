@@ -58,3 +58,28 @@ def test_only_the_entry_of_the_command_line_catches_everything(name: str) -> Non
 def test_every_module_says_what_it_holds(name: str) -> None:
     tree = modules()[name]
     assert not tree.body or ast.get_docstring(tree)
+
+
+OPENING = {"open", "fdopen", "read_bytes", "read_text", "write_bytes", "write_text", "copy", "copy2", "copyfile", "copyfileobj"}
+
+
+def opened_files(tree: ast.Module) -> list[tuple[str, str]]:
+    """(function, call) of every call that opens a file by another way than a database's."""
+    return [
+        (function.name, ast.unparse(call))
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and not ast.unparse(call.func).endswith("Database.open")
+        if (call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")) in OPENING
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.split(".")[0] in ("tasks", "coordinator")])
+def test_nothing_opens_the_database_file_but_sqlite(name: str) -> None:
+    """Closing any other descriptor of the file drops the locks that SQLite holds on it in this process; the next process
+    that closes the database then takes the write-ahead log away from under it."""
+    opened = opened_files(modules()[name])
+    if name.split(".")[0] == "tasks":
+        assert [call for function, call in opened if (name, function) != ("tasks.upgrade", "_file_lock")] == []
+    assert [call for _, call in opened if "database" in call.lower() or ".db" in call.lower()] == []
