@@ -94,7 +94,13 @@ async def conclude(store: Store, engines: EngineFactory, closing: Closing) -> tu
     code = exit_code(
         closing.reason, is_error=closing.is_error, error_kind=closing.result.error_kind if closing.result else None
     )
+    if code is ExitCode.DONE and any(denial.needs_person for denial in _all_denials(engines, closing)):
+        code = ExitCode.NEEDS_PERSON  # done as far as it could be without anybody to ask
     return code, result_object(store, engines, closing)
+
+
+def _all_denials(engines: EngineFactory, closing: Closing) -> list[PermissionDenial]:
+    return [*(closing.result.denials if closing.result else ()), *engines.denials]
 
 
 async def _store_end(store: Store, closing: Closing) -> None:
@@ -126,7 +132,7 @@ def result_object(store: Store, engines: EngineFactory, closing: Closing) -> dic
         "total_cost_usd": total.cost_usd,
         "usage": _usage(total),
         "model_usage": {totals.key: _usage(totals) | {"cost_usd": totals.cost_usd} for totals in by_model},
-        "permission_denials": _denials([*(result.denials if result else ()), *engines.denials]),
+        "permission_denials": _denials(_all_denials(engines, closing)),
         "tasks": [task_json(task, registry.shown_status(task, session_owner_gone=True), now) for task in tasks],
     }
     if closing.errors:

@@ -94,10 +94,13 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class PermissionDenial:
+    """`needs_person`: it was denied only because a person had to be asked and there was none."""
+
     tool_name: str
     tool_use_id: str
     tool_input: Mapping[str, Any]
     reason: str
+    needs_person: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

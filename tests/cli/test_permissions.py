@@ -88,11 +88,19 @@ def settings(directory: Path, name: str = "settings.json", **permissions: Any) -
 def test_each_mode_denies_what_it_says_and_lists_it(program: Program, mode: str) -> None:
     made = calls(program)
     ran, results = run(program, *made.values(), flags=("--permission-mode", mode))
-    assert ran.code == 0, ran.err
+    asked_for = any("there is nobody to ask" in result for result in results.values())
+    assert ran.code == (7 if asked_for else 0), ran.err
     denied = {name for name, (_, result) in zip(made, results.items()) if "Permission denied" in result}
     assert denied == DENIED[mode]
     listed = [(entry["tool_name"], entry["tool_input"]) for entry in ran.json["permission_denials"]]
     assert sorted(map(str, listed)) == sorted(str(made[name]) for name in denied)
+
+
+def test_a_run_that_would_have_needed_a_person_is_done_but_ends_with_a_code_of_its_own(program: Program) -> None:
+    ran, _ = run(program, bash("touch p"))
+    assert (ran.code, ran.json["subtype"], ran.json["result"]) == (7, "success", "done")
+    assert run(program, bash("touch p"), flags=("--permission-mode", "dontAsk"))[0].code == 0
+    assert run(program, bash("touch p"), flags=("--disallowed-tools", "Bash(touch *)"))[0].code == 0
 
 
 def test_plan_only_changes_nothing_whatever_the_rules_allow(program: Program) -> None:

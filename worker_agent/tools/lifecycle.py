@@ -157,10 +157,11 @@ class _Call:
         elif isinstance(decision, Allow) and isinstance(hook, Ask):
             await self._put_in_place(tool, decision.updated_input)
             decision = hook
+        nobody = isinstance(decision, Ask) and self.context.approver is None
         if isinstance(decision, Ask):
             decision = await self._ask_person(tool, decision)
         if isinstance(decision, Deny):
-            self._deny(decision.reason)
+            self._deny(decision.reason, needs_person=nobody)
         elif isinstance(decision, Allow) and await self._put_in_place(tool, decision.updated_input):
             again = await self.context.permissions.decide(tool, self.input, self.context)
             if isinstance(again, Deny):
@@ -179,9 +180,9 @@ class _Call:
         await self._check_input(tool)
         return True
 
-    def _deny(self, reason: str) -> None:
+    def _deny(self, reason: str, *, needs_person: bool = False) -> None:
         reason = self.context.redact(clean(reason))
-        denial = PermissionDenial(str(self.block["name"]), self.context.tool_use_id, self.input, reason)
+        denial = PermissionDenial(str(self.block["name"]), self.context.tool_use_id, self.input, reason, needs_person)
         self.context.denials.append(denial)
         raise ToolError(f"Permission denied: {reason}")
 
