@@ -92,7 +92,8 @@ def _end_here(db: Database, task: TaskRecord, grace: float) -> tuple[str, ...]:
     rows = [row for row in db.read(lambda conn: processes.list_processes(conn, task_id=task.id)) if row.host == host]
     if not rows and not find_tree(None, None, task.id):
         return ()
-    survivors: list[Survivor] = asyncio.run(end_all(task.id, rows, grace))
+    roots = [(row.pid, row.started_at) for row in rows]
+    survivors: list[Survivor] = asyncio.run(end_all(task.id, roots, grace))
     left = {survivor.pid for survivor in survivors}
     gone = [row for row in rows if row.pid not in left]
     if gone:

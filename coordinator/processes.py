@@ -7,14 +7,13 @@ does not name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 from coordinator.store import Store
 from tasks import processes
 from tasks.errors import DatabaseError
-from tasks.records import ProcessRecord
-from worker_agent.process_tree import Survivor, end_tree
+from worker_agent.process_tree import Survivor, end_tree, not_gone
 
 
 class Processes:
@@ -53,14 +52,13 @@ class Processes:
             with suppress(DatabaseError):  # then what this object saw begin is all that is known
                 return await self._end_recorded()
         marker = None if self._store.lost else self._task_id
-        trees = [end_tree(pid, started, marker, self._grace) for pid, started in self._own]
-        return tuple(map(str, await _all_of(trees, marker, self._grace)))
+        return tuple(map(str, await end_all(marker, self._own, self._grace)))
 
     async def _end_recorded(self) -> tuple[str, ...]:
         await self._store.writer.flush()
         rows = self._store.read(lambda conn: processes.list_processes(conn, task_id=self._task_id))
         mine = [row for row in rows if row.host == self._store.owner.host]
-        survivors = await end_all(self._task_id, mine, self._grace)
+        survivors = await end_all(self._task_id, [(row.pid, row.started_at) for row in mine], self._grace)
         left = {survivor.pid for survivor in survivors}
         gone = [row for row in mine if row.pid not in left]
         if gone:
@@ -70,13 +68,12 @@ class Processes:
         return tuple(map(str, survivors))
 
 
-async def end_all(marker: str, rows: Iterable[ProcessRecord], grace: float) -> list[Survivor]:
-    """End the recorded trees and everything that carries the marker; what still lives."""
-    trees = [end_tree(row.pid, row.started_at, row.marker, grace) for row in rows]
-    return await _all_of(trees, marker, grace)
-
-
-async def _all_of(trees: Sequence[Awaitable[list[Survivor]]], marker: str | None, grace: float) -> list[Survivor]:
+async def end_all(marker: str | None, roots: Iterable[tuple[int, float]], grace: float) -> list[Survivor]:
+    """End the trees of these roots (pid, start time) and everything that carries the marker; what still lives. One look
+    tells which roots are long gone: a task may have begun thousands."""
+    roots = list(roots)
+    left = not_gone(pid for pid, _ in roots)
+    trees = [end_tree(pid, started, None, grace) for pid, started in roots if pid in left]
     marked = [end_tree(None, None, marker, grace)] if marker is not None else []
     found = await asyncio.gather(*trees, *marked)
     return list({survivor.pid: survivor for part in found for survivor in part}.values())

@@ -122,6 +122,12 @@ def kill_below(bound: float = LAST_BLOW) -> list[Survivor]:
     return []
 
 
+def not_gone(pids: Iterable[int]) -> set[int]:
+    """Those of `pids` that live, or whose session has living members: with one look, however many are asked about."""
+    rows = [row for row in _table().values() if not row.gone]
+    return set(pids) & ({row.pid for row in rows} | {row.session for row in rows})
+
+
 def lineage_names() -> list[str]:
     """The names of this process and its ancestors below the first process, as `killall` knows them."""
     process = psutil.Process()

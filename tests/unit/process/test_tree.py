@@ -16,7 +16,7 @@ import pytest
 from tests.unit.process.helpers import Lab, eventually, eventually_async, zombies_of_ours
 from worker_agent.config import SystemClock
 from worker_agent.process import ProcessTree, end_tree, find_tree, set_subreaper, start_time, sweep_zombies
-from worker_agent.process_tree import SHELL_MARKER, TASK_MARKER
+from worker_agent.process_tree import SHELL_MARKER, TASK_MARKER, not_gone
 
 DAEMON = (
     "import os, sys, time\n"
@@ -307,6 +307,15 @@ def test_an_orphan_without_environment_in_a_session_of_its_own_bears_the_mark_of
     assert [s.pid for s in find_tree(None, None, lab.task)] == [int(pid.read_text())]
     said = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=True)
     assert said.stdout == "[]\n" and eventually(lambda: find_tree(None, None, lab.task) == [])
+
+
+def test_one_look_tells_which_of_many_trees_are_not_gone(lab: Lab) -> None:
+    lab.run("true")
+    lab.run("(sleep 300 &)")  # its shell is gone, its session is not
+    (gone_pid, _), (left_pid, _) = lab.started
+    assert not_gone([gone_pid, left_pid, os.getpid()]) == {left_pid, os.getpid()}
+    assert asyncio.run(end_tree(None, None, lab.task)) == []
+    assert not_gone([gone_pid, left_pid]) == set()
 
 
 def test_ending_one_shell_leaves_the_trees_of_its_task_alone(lab: Lab) -> None:
