@@ -167,6 +167,23 @@ def test_a_compaction_of_everything_by_the_server_ends_with_a_word_that_is_store
     assert run.result.text == "Done." and [request.dropped for request in api.requests if request.dropped] == []
 
 
+def test_an_endpoint_that_takes_no_history_with_a_seam_gets_a_summary_of_it_all_and_no_seam_again(tmp_path):
+    work = Work(40)
+    refused = []
+
+    def strict(request):
+        if b"<collapsed>" in request.raw and len(request.messages) > 3:  # a conversation, not one text about it
+            refused.append(request.number)
+            return http_error(400, "invalid_request_error", "messages: the prefix of this conversation changed")
+        return work(request)
+
+    with server(strict) as api:
+        run = job(api, tmp_path, OLD, work)
+    # One refusal of the agent, and one of the summary that was asked for on the same prefix.
+    assert (run.result.text, run.result.error, len(refused) <= 2) == ("Done: the key is 4711.", None, True) and refused
+    assert [n.data["trigger"] for n in run.notices("compaction")][0] == "edited"
+
+
 @pytest.mark.parametrize("model", [CLIENT, SERVER])
 def test_a_refusal_that_names_no_limit_leaves_little_of_what_was_refused(tmp_path, model):
     """A body that is too large for some proxy, far below the model's own window."""

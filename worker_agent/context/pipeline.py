@@ -51,6 +51,7 @@ class Pipeline:
     spill: Callable[[str, str], str]
     fixed: int = 0
     lasting: tuple[str, ...] = ()
+    collapses: bool = True  # off for good once the endpoint refused an edited history
     decisions: list[Decision] = field(default_factory=list)
     staged: list[Collapse] = field(default_factory=list)
     staging: bool = False  # a summary is being made in the background
@@ -84,7 +85,8 @@ class Pipeline:
         self._snip(messages, window, effective)
         if edits is None and (clear := microcompact.plan(self.draw(messages), context, self.clock.now())):
             self._change(clear, messages, window)
-        if context.collapse and self.tokens(self.draw(messages), window) >= effective * context.collapse_commit:
+        filled = self.tokens(self.draw(messages), window) >= effective * context.collapse_commit
+        if context.collapse and self.collapses and filled:
             self.commit(messages, window)
         view = self.draw(messages)
         count = self.count(view, window)
@@ -143,12 +145,12 @@ class Pipeline:
     def pressure(self, tokens: int, effective: int, tracking: Tracking) -> Pressure:
         context = self.settings.context
         found = autocompact.pressure(tokens, effective, context, tracking)
-        stands_back = context.collapse and self.staging and tokens < effective - context.blocking_buffer
+        stands_back = context.collapse and self.collapses and self.staging and tokens < effective - context.blocking_buffer
         return Pressure.ROOM if found is Pressure.COMPACT and stands_back else found
 
     def stretch(self, messages: tuple[Message, ...], window: Window) -> collapse.Stretch | None:
         """What to stage next, in the background; None when there is nothing, or something is staged or being staged."""
-        if self.staging or self.staged or not self.settings.context.collapse:
+        if self.staging or self.staged or not (self.settings.context.collapse and self.collapses):
             return None
         view = self.draw(messages)
         effective = effective_window(window, self.settings.context)

@@ -60,15 +60,22 @@ Verdict = Stop | GoOn | Literal["run_tools", "end_turn"]
 
 
 def decide(
-    state: State, answer: Answer, settings: LoopSettings, *, max_output: int, staged_collapses: bool
+    state: State,
+    answer: Answer,
+    settings: LoopSettings,
+    *,
+    max_output: int,
+    staged_collapses: bool,
+    edited: bool = False,
 ) -> Verdict:
-    """`max_output` is the model's own output cap in tokens; `staged_collapses` whether any can be drained."""
+    """`max_output` is the model's own output cap in tokens; `staged_collapses` whether any can be drained; `edited`
+    whether what is sent is not what was said."""
     if answer.aborted is not None:
         return Stop(TerminalReason.ABORTED_STREAMING)
     if answer.error is not None and answer.error.kind is ErrorKind.REFUSAL:
         return Stop(TerminalReason.COMPLETED, answer.error)
     if answer.error is not None and not answer.side_effects:
-        return _after_error(state, answer.error, staged_collapses)
+        return _after_error(state, answer.error, staged_collapses, edited)
     if answer.last_call:
         text = "the budget is used up; this was the last report"
         return Stop(TerminalReason.COMPLETED, ModelError(ErrorKind.BUDGET, text))
@@ -86,8 +93,11 @@ def decide(
     return "end_turn"
 
 
-def _after_error(state: State, error: ModelError, staged_collapses: bool) -> Verdict:
+def _after_error(state: State, error: ModelError, staged_collapses: bool, edited: bool) -> Verdict:
     match error.kind:
+        case ErrorKind.INVALID_REQUEST if edited and not state.has_attempted_reactive_compact:
+            # What was never said may be what the endpoint does not take: a summary of it all has no such seam.
+            return GoOn(ContinueReason.REACTIVE_COMPACT_RETRY)
         case ErrorKind.PROMPT_TOO_LONG | ErrorKind.REQUEST_TOO_LARGE:
             if staged_collapses and state.transition is not ContinueReason.COLLAPSE_DRAIN_RETRY:
                 return GoOn(ContinueReason.COLLAPSE_DRAIN_RETRY)

@@ -109,6 +109,11 @@ class ContextPort(Protocol):
     def has_staged_collapses(self) -> bool: ...
 
     @property
+    def is_edited(self) -> bool:
+        """Whether what is sent is not what was said: something was snipped, cleared or collapsed."""
+        ...
+
+    @property
     def is_nearly_full(self) -> bool:
         """Whether so much of the window is used that no new worker should report into it."""
         ...
@@ -120,8 +125,8 @@ class ContextPort(Protocol):
     async def compact(
         self, messages: tuple[Message, ...], info: ModelInfo, trigger: str, instructions: str = ""
     ) -> Compacted | None:
-        """A full compaction now; None if it failed. `trigger` is `reactive`, `manual`, or `media`, which leaves out
-        every image and document."""
+        """A full compaction now; None if it failed. `trigger` is `reactive`, `manual`, `media`, which leaves out
+        every image and document, or `edited`: the endpoint refused a history with a seam in it."""
         ...
 
     def turn_ended(self, messages: tuple[Message, ...], info: ModelInfo) -> None:

@@ -28,6 +28,11 @@ from worker_agent.messages import Message
 from worker_agent.tools.base import Interrupted
 
 SUMMARY_PATIENCE = 1.0  # seconds
+# What a compaction is told it is for, and how the loop ends when it fails; anything else was too long.
+COMPACTED_FOR = {
+    ErrorKind.MEDIA_TOO_LARGE: ("media", TerminalReason.IMAGE_ERROR),
+    ErrorKind.INVALID_REQUEST: ("edited", TerminalReason.COMPLETED),
+}
 
 
 async def query(params: QueryParams) -> AsyncIterator[e.Event | Terminal]:
@@ -123,9 +128,13 @@ class Pass:
         self.state = count_output(state, answer.usage.output)
         if line := await self._summary():
             yield e.Notice("tool_use_summary", line)
-        staged = params.context.has_staged_collapses
         verdict = decide(
-            self.state, answer, params.settings.loop, max_output=turn.info.max_output, staged_collapses=staged
+            self.state,
+            answer,
+            params.settings.loop,
+            max_output=turn.info.max_output,
+            staged_collapses=params.context.has_staged_collapses,
+            edited=params.context.is_edited,
         )
         match verdict:
             case Stop():
@@ -215,8 +224,7 @@ class Pass:
 
     async def _compact_now(self, error: ModelError) -> AsyncIterator[e.Event]:
         params = self.params
-        media = error.kind is ErrorKind.MEDIA_TOO_LARGE
-        trigger = "media" if media else "reactive"
+        trigger, reason = COMPACTED_FOR.get(error.kind, ("reactive", TerminalReason.PROMPT_TOO_LONG))
         try:
             async with params.abort.guard():
                 compacted = await params.context.compact(self.state.messages, self.turn.info, trigger)
@@ -225,8 +233,8 @@ class Pass:
             return
         if compacted is None:
             yield e.Notice("api_error", error.message, {"kind": error.kind.value})
-            reason = TerminalReason.IMAGE_ERROR if media else TerminalReason.PROMPT_TOO_LONG
-            self.next = self._ended_too_long(reason, error)
+            too_long = reason is TerminalReason.PROMPT_TOO_LONG
+            self.next = self._ended_too_long(reason, error) if too_long else ended(self.state, reason, error=error)
             return
         await params.journal.append(compacted.added)
         yield e.Notice("compaction", f"{error.message}; the conversation was summarised", {"trigger": trigger})

@@ -31,10 +31,12 @@ from worker_agent.context.pipeline import Outcome, Pipeline, surviving
 from worker_agent.context.spill import spill_text
 from worker_agent.context.tokens import effective_window, estimate
 from worker_agent.context.values import (
+    Clear,
     Collapse,
     Compacted,
     Decision,
     Prepared,
+    Snip,
     Spill,
     Tracking,
     from_message,
@@ -117,6 +119,10 @@ class AgentContext:
     # ── the loop's port ────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def is_edited(self) -> bool:
+        return any(isinstance(decision, Snip | Clear | Collapse) for decision in self.pipeline.decisions)
+
+    @property
     def has_staged_collapses(self) -> bool:
         return bool(self.pipeline.staged)
 
@@ -186,6 +192,8 @@ class AgentContext:
         if trigger == "reactive":  # or said only that this was too much: then the window is no larger than this
             refused = self.pipeline.tokens(self.pipeline.draw(messages), info)
             info = replace(info, window=min(info.window, max(refused, SMALLEST_REFUSED)))
+        if trigger == "edited":  # this endpoint takes no edited history: never again
+            self.pipeline.collapses = False
         self._spill_giants(messages, info)
         await self._record()
         view = self.pipeline.draw(messages)

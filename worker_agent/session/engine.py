@@ -83,9 +83,12 @@ class QueryEngine:
         self._abort.set(reason)
 
     async def close(self) -> None:
-        """End what still works in the background for this agent."""
+        """End what still works in the background for this agent, and let its conversation go: nothing is submitted after
+        this."""
         await self.params.context.close()
         await self.params.attachments.close()
+        self.params.client.forget(self.params.tool_context.agent_id)
+        self.messages = ()
 
     async def submit_message(self, prompt: str | Message | None) -> AsyncIterator[e.Event]:
         """Answer `prompt`; None goes on with the history and what waits in the inbox. Yields events, last one
