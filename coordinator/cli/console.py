@@ -35,6 +35,7 @@ class Console:
         self._err = sys.stderr if err is None else err
         self._rich: RichConsole | None = None
         self.closed = False
+        self._live_region: Region | None = None
         self.on_hangup: Callable[[], None] = lambda: None
         self._terminals = [stream for stream in (self._out, self._err) if _is_terminal(stream)]
         for stream in (self._out, self._err):
@@ -105,8 +106,11 @@ class Console:
         self._write(self._err, text)
 
     def note(self, text: str) -> None:
-        """A notice for the person, on stderr."""
-        self._write(self._err, text + "\n")
+        """A notice for the person, on stderr; above the live region, where there is one and both are the terminal."""
+        if self._live_region is not None and _is_terminal(self._err):
+            self._live_region.say_above(text)
+        else:
+            self._write(self._err, text + "\n")
 
     def error(self, text: str, more: Sequence[str] = ()) -> None:
         self.note("\n".join([f"coordinator: {text}", *(f"  {line}" for line in more)]))
@@ -157,6 +161,7 @@ class Region:
         from rich.live import Live
 
         self._console = console
+        console._live_region = self
         self._live = Live(console=console.rich, auto_refresh=False, transient=True, vertical_overflow="crop")
         with console._quiet_pipe():
             self._live.start()
@@ -167,7 +172,15 @@ class Region:
         with self._console._quiet_pipe():
             self._live.update(renderable(lines), refresh=True)
 
+    def say_above(self, text: str) -> None:
+        """Lines that stay, above what is drawn in place."""
+        from rich.text import Text
+
+        with self._console._quiet_pipe():
+            self._live.console.print(Text(text), soft_wrap=True)
+
     def close(self) -> None:
+        self._console._live_region = None
         with self._console._quiet_pipe():
             self._live.stop()
 

@@ -7,6 +7,8 @@ import pty
 import subprocess
 import sys
 
+import pytest
+
 from coordinator.cli.console import Console
 from coordinator.cli.render import Piece
 
@@ -79,3 +81,15 @@ def test_a_terminal_gets_colour_but_no_markup_is_read() -> None:
 def test_no_color_and_dumb_terminals_get_no_escape_code() -> None:
     assert b"\x1b" not in on_a_terminal(SHOW, NO_COLOR="1")
     assert b"\x1b" not in on_a_terminal(SHOW, TERM="dumb")
+
+
+def test_a_notice_stands_above_what_is_drawn_in_place_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    console = Console(screen, screen)
+    with console.region() as region:
+        region.draw([(Piece("the tree"),)])
+        console.note("interrupted [bold]once[/bold]")
+        inside = screen.getvalue()
+    console.note("after it")
+    assert "interrupted [bold]once[/bold]" in inside and screen.getvalue().endswith("after it\n")
