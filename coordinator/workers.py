@@ -143,6 +143,13 @@ class WorkerRun:
             self._close()
             if self._engine is not None:
                 await shielded(self._engine.close())
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """A run that has ended may be held for long; what it was made of must not be."""
+        self._engine = self._inbox = None
+        self._close = lambda: None
+        self._progress = Progress(self._engines.price)
 
     async def _claim(self) -> bool:
         store = self._store

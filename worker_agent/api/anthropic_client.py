@@ -139,6 +139,9 @@ class AnthropicClient:
         sdk = await self._client()
         return (sdk.api_key, sdk.auth_token) != before or sdk.custom_auth is not None
 
+    def forget(self, conversation: str) -> None:
+        self._builder.forget(conversation)
+
     async def close(self) -> None:
         sdk, self._http, self._sdk = self._sdk, None, None
         if sdk is not None:

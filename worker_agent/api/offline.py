@@ -70,6 +70,9 @@ class OfflineClient:
     async def refresh_credentials(self) -> bool:
         return False
 
+    def forget(self, conversation: str) -> None:
+        return None
+
     async def close(self) -> None:
         return None
 

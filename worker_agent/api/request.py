@@ -86,6 +86,11 @@ class RequestBuilder:
         head = self._with_tools(canonical(fields), request.tools)
         return Call(_joined(head, messages), _headers(request, info, compaction))
 
+    def forget(self, conversation: str) -> None:
+        """Drop what is kept of a conversation, for whichever models."""
+        for key in [key for key in self._kept if key[0] == conversation]:
+            self._room += self._kept.pop(key).size
+
     # --- everything before the messages
 
     def _head(self, request: ModelRequest, info: ModelInfo) -> bytes:

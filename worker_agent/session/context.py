@@ -247,10 +247,12 @@ class AgentContext:
         return f"{_named(block, messages)} with {size:,} characters (about {tokens:,} tokens)"
 
     async def close(self) -> None:
-        """End what summarises in the background."""
+        """End what summarises in the background, and let the conversation go."""
         if self._staging is not None:
             self._staging.cancel()
             await asyncio.wait((self._staging,))
+        self.pipeline.restart(())
+        self.stored = ()
 
     # ── summaries ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -199,7 +199,7 @@ class StreamingToolExecutor:
         """Cancel what runs, wait for it, and give nothing more: no event, no outcome."""
         self._closed = self._discarded = True
         self._on_event = lambda event: None
-        self._on_outcome = None
+        self._on_outcome = self._record_intent = None  # whose they are is let go, too
         await self._cancel_all()
         for call in self._calls:
             if CallState.DISCARDED in MOVES[call.state]:

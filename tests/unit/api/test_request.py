@@ -183,3 +183,14 @@ def test_the_conversations_not_used_for_longest_are_forgotten_when_there_is_no_r
     assert builder._room == 20_000 - sum(kept.size for kept in builder._kept.values())
     builder.build(request((user("y" * 50_000), *turn(0), *turn(1)), conversation="big"), SONNET)
     assert [conversation for conversation, _ in builder._kept] == ["big"]
+
+
+def test_a_conversation_that_ended_is_forgotten_for_every_model_and_its_room_given_back():
+    builder = RequestBuilder(kept_bytes=1_000_000)
+    for info in (SONNET, info_for("claude-opus-5")):
+        for name in ("one", "two"):
+            builder.build(request(conversation(3), conversation=name, model=info.id), info)
+    builder.forget("one")
+    builder.forget("unheard of")
+    assert {conversation for conversation, _ in builder._kept} == {"two"}
+    assert builder._room == 1_000_000 - sum(kept.size for kept in builder._kept.values())
