@@ -243,6 +243,7 @@ async def _compose(
         writable=(*options.add_dirs, *files.directories, scratch),
         readable=(spill, paths.transcripts(store.session_id)),
         hidden=default_hidden(home, paths.home),
+        network=settings.tools.sandbox_network,
     )
     hooks = HookRunner(
         files.hooks,

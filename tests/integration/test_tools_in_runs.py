@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -245,6 +246,16 @@ def test_a_worker_in_the_sandbox_writes_only_where_it_may_and_cannot_reach_the_c
     assert results["t2"].startswith("/\n") and "alive" in results["t3"]
     assert ".db" not in results["t4"].replace("coordinator.db: No such", "") and "begun" in results["t6"]
     assert not processes("86416")
+
+
+@needs_bwrap
+def test_the_sandbox_has_a_network_unless_it_is_switched_off(program: Program) -> None:
+    connect = "python3 -c 'import os, socket; socket.create_connection((\"127.0.0.1\", int(os.environ[\"PORT\"])), 5)' && echo reached"
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        port = {"PORT": str(there.getsockname()[1])}
+        _, on = sandboxed(program, "required", connect, **port)
+        _, off = sandboxed(program, "required", connect, COORDINATOR_TOOLS_SANDBOX_NETWORK="0", **port)
+    assert on["t0"].endswith("reached") and not off["t0"].endswith("reached")
 
 
 @needs_bwrap
