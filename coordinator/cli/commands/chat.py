@@ -55,9 +55,11 @@ class ChatView(PlainView):
                 self._flush(message.text)
             case Tombstone():
                 self._line, self._streamed = "", False
-            case Result(error=error):
+            case Result(error=error, turns=turns, text=text):
                 if error:
                     self._console.error(literal(error))
+                elif not turns:  # a command's answer: no model said it, so nothing has shown it yet
+                    self._console.line(literal(text))
                 self.ask()
             case _:
                 super().on(observed)
