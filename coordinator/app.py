@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +90,7 @@ async def run_session(
 ) -> RunOutcome:
     """Run one session to its end. `observer` is called synchronously for everything that happens; `on_ready` gets the
     handle by which signals and a person reach the run. Raises `ConfigError`, `StoreError`."""
-    clock = clock or SystemClock()
-    async with AsyncExitStack() as stack:
-        settings = options.effective()
-        limiter = Limiter(clock, random.Random())
-        if client is None:
-            client = make_client(options, settings, clock, limiter)
-            stack.push_async_callback(client.close)
-        database = await asyncio.to_thread(open_database, options)
-        stack.callback(database.close)
-        session = await _open(options, settings, database, observer, client, limiter, approver, clock, stack)
+    async with _opened(options, observer, client, approver, clock) as session:
         if on_ready:
             on_ready(session.handle)
         return await session.run()
@@ -115,6 +106,19 @@ async def compact_session(
 ) -> Result:
     """Summarise the stored conversation of the session that `options.resume` names; nothing else of it runs. Raises
     `NotFound`, `Owned` while a process drives it, `ConfigError`."""
+    async with _opened(options, observer, client, None, clock) as session:
+        return await session.compact(instructions)
+
+
+@asynccontextmanager
+async def _opened(
+    options: RunOptions,
+    observer: Observer,
+    client: ModelClient | None,
+    approver: Approver | None,
+    clock: Clock | None,
+) -> AsyncIterator[Session]:
+    """The session, driven by this process; everything that was opened for it is closed after it."""
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         settings = options.effective()
@@ -124,8 +128,7 @@ async def compact_session(
             stack.push_async_callback(client.close)
         database = await asyncio.to_thread(open_database, options)
         stack.callback(database.close)
-        session = await _open(options, settings, database, observer, client, limiter, None, clock, stack)
-        return await session.compact(instructions)
+        yield await _open(options, settings, database, observer, client, limiter, approver, clock, stack)
 
 
 def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: Limiter) -> ModelClient:
