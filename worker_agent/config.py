@@ -68,13 +68,11 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    max_turns: int | None = None
     max_output_tokens: int | None = None  # per call; None = default_output_tokens of the model table
     default_output_tokens: int = 16_000
     escalated_output_tokens: int = 64_000
     max_output_recoveries: int = 3
     max_stop_hook_blocks: int = 8
-    token_budget: int | None = None  # tokens of output a turn may use (`+500k`)
     token_budget_share: float = 0.9
     diminishing_continuations: int = 3
     diminishing_tokens: int = 500
@@ -129,9 +127,7 @@ class ContextSettings:
     rebuild_files: int = 5
     rebuild_file_tokens: int = 5_000
     rebuild_files_tokens: int = 50_000
-    image_tokens: int = 2_000
     window: int | None = None  # overrides the model's own
-    max_media: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
