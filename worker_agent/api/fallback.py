@@ -1,18 +1,17 @@
 """What it takes to hand a turn over to another model: when, and what of the history may go along. All pure.
 
 The overloads that count are those in a row on one model: an answer, or another kind of error, starts the count anew.
-Thinking is signed by the model that thought, so none of it goes along. What observers were shown of the partial
-answer is taken back with tombstones, and calls that will never run get a result that says so.
+Thinking is signed by the model that thought, so none of it goes along. The rest of a hand-over
+(tombstones, the discarded executor) is the loop's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from worker_agent.errors import ErrorKind, ModelError
-from worker_agent.events import Tombstone
-from worker_agent.messages import Block, Message, tool_result_block
+from worker_agent.messages import Message
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
@@ -48,18 +47,3 @@ def _without_thinking(message: Message) -> Message | None:
     if len(kept) == len(message.content):
         return message
     return replace(message, content=kept, wire=b"") if kept else None
-
-
-def tombstones(message_ids: Iterable[str], reason: str) -> tuple[Tombstone, ...]:
-    """For every message, or partial text, that observers were shown and that does not count any more."""
-    return tuple(Tombstone(id, reason) for id in message_ids)
-
-
-def orphaned_results(blocks: Iterable[Block], answered: Iterable[str], why: str) -> tuple[Block, ...]:
-    """An error result for each call among `blocks` whose id is not in `answered`, in the order of the calls."""
-    done = set(answered)
-    return tuple(
-        tool_result_block(block["id"], why, is_error=True)
-        for block in blocks
-        if block.get("type") == "tool_use" and block["id"] not in done
-    )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from worker_agent.api.fallback import OverloadCounter, orphaned_results, strip_thinking, tombstones
+from worker_agent.api.fallback import OverloadCounter, strip_thinking
 from worker_agent.errors import ErrorKind, ModelError
-from worker_agent.events import Tombstone
-from worker_agent.messages import assistant, canonical, text_block, tool_result_block, user
+from worker_agent.messages import assistant, canonical, text_block, user
 
 OVERLOAD = ModelError(ErrorKind.OVERLOADED, "busy")
 THINKING = {"type": "thinking", "thinking": "", "signature": "S"}
@@ -39,15 +38,3 @@ def test_thinking_stays_behind_and_all_else_goes_along_untouched():
     assert stripped[2].content == (text_block("x"),) and stripped[2].wire == canonical([text_block("x")])
     assert (stripped[2].id, stripped[2].stop_reason) == (mixed.id, "tool_use")
     assert mixed.content[0] is THINKING
-
-
-def test_what_was_shown_is_taken_back():
-    assert tombstones(["a", "b"], "fallback") == (Tombstone("a", "fallback"), Tombstone("b", "fallback"))
-
-
-def test_calls_that_will_never_run_get_a_result_that_says_so():
-    blocks = [text_block("x"), *({"type": "tool_use", "id": id, "name": "Read", "input": {}} for id in "abc")]
-    assert orphaned_results(blocks, ["b"], "Model switched.") == (
-        tool_result_block("a", "Model switched.", is_error=True),
-        tool_result_block("c", "Model switched.", is_error=True),
-    )
