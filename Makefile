@@ -13,12 +13,13 @@ DIR ?= .
 export COORDINATOR_MAKE_GOAL := $(value GOAL)
 export COORDINATOR_MAKE_DIR := $(value DIR)
 
-.PHONY: help setup run test test-slow clean
+.PHONY: help setup run check test test-slow clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make run [GOAL="…"] [DIR=path]   set up and survey a repository with the offline model'
 	@echo 'make test                        set up and run the tests (make test-slow: the slow ones)'
+	@echo 'make check                       lint, format, types'
 	@echo 'make setup                       leave .venv/bin/coordinator'
 
 setup: $(STAMP)
@@ -32,6 +33,9 @@ run: $(STAMP)
 
 test: $(STAMP)
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(PYTEST) -m 'not slow and not real' -n auto --dist worksteal $(TESTS)
+
+check: $(STAMP)
+	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && echo 'ruff: clean'
 
 test-slow: $(STAMP)
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(PYTEST) -m 'slow and not real' --timeout 600 $(TESTS)

@@ -46,15 +46,11 @@ def _answer(number: int) -> bytes:
         block = {"type": "tool_use", "id": f"toolu_{number}_{index}", "name": "Read", "input": {}}
         events.append(_event("content_block_start", index=index, content_block=block))
         for piece in ('{"pa', 'th": "sr', "c/main", '.py"}'):
-            events.append(
-                _event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": piece})
-            )
+            events.append(_event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": piece}))
         events.append(_event("content_block_stop", index=index))
     events.append(_event("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 40}))
     events.append(_event("message_stop"))
-    head = (
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nrequest-id: req_1\r\ntransfer-encoding: chunked\r\n\r\n"
-    )
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nrequest-id: req_1\r\ntransfer-encoding: chunked\r\n\r\n"
     return head + b"".join(b"%x\r\n%b\r\n" % (len(e), e) for e in events) + b"0\r\n\r\n"
 
 
@@ -124,9 +120,7 @@ def adapter(base_url: str) -> Row:
 def _blocks(events: list[dict]) -> list[dict]:
     """As little as one can do with the events: the calls, with their input parsed."""
     blocks = [e["content_block"] for e in events if e["type"] == "content_block_start"]
-    pieces = [
-        [e["delta"]["partial_json"] for e in events if e.get("index") == i and "delta" in e] for i in range(len(blocks))
-    ]
+    pieces = [[e["delta"]["partial_json"] for e in events if e.get("index") == i and "delta" in e] for i in range(len(blocks))]
     return [{**block, "input": orjson.loads("".join(part))} for block, part in zip(blocks, pieces, strict=True)]
 
 
@@ -161,9 +155,7 @@ def bare(base_url: str) -> Row:
 
     async def ask(messages: tuple[Message, ...], conversation: str) -> list[dict]:
         body = builder.build(request(messages, conversation), info_for(MODEL))
-        async with session.post(
-            f"{base_url}/v1/messages", data=body, headers={"authorization": "Bearer x"}
-        ) as response:
+        async with session.post(f"{base_url}/v1/messages", data=body, headers={"authorization": "Bearer x"}) as response:
             lines = (await response.read()).split(b"\n")
         return _blocks([orjson.loads(line[6:]) for line in lines if line.startswith(b"data: ")])
 

@@ -50,8 +50,8 @@ from worker_agent.config import Clock, Settings, SystemClock, secret_values, too
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, Result
 from worker_agent.hooks import HookRunner, HookSession
-from worker_agent.messages import Usage
 from worker_agent.memory import MemoryIndex
+from worker_agent.messages import Usage
 from worker_agent.process import set_subreaper
 from worker_agent.skills import SkillIndex
 from worker_agent.tools import settings_files
@@ -339,9 +339,7 @@ async def _compose(
     registry = ToolRegistry(own if options.use_coordinator else (*worker_tools, *own))
     processes = Processes(store, store.session_id)
     history = engines.history(store.session_id)
-    engine, budget = await engines.coordinator(
-        registry.narrowed(None, engines.policy.removes), inbox, history, processes
-    )
+    engine, budget = await engines.coordinator(registry.narrowed(None, engines.policy.removes), inbox, history, processes)
     agent_tool.is_full = lambda: engine.params.context.is_nearly_full
     return Session(
         options=options,

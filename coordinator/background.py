@@ -45,9 +45,7 @@ class Shells:
         self._reasons: dict[str, str] = {}
         self.on_end = lambda task_id, parent_id: None
 
-    async def start(
-        self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float
-    ) -> Mapping[str, Any]:
+    async def start(self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float) -> Mapping[str, Any]:
         """Answers at once with the new task's id and the file that its output goes to. `timeout` in seconds."""
         store, id = self._store, ids.new_id(TaskType.LOCAL_BASH)
         parent = context.task_id or store.session_id
@@ -94,9 +92,7 @@ class Shells:
                 await self.stop(task_id, NOT_STORED)
                 continue
             done = await self._store.write(
-                lambda conn, id=task_id: registry.kill(
-                    conn, id, by="system", notify=False, end_reason="its agent ended"
-                )
+                lambda conn, id=task_id: registry.kill(conn, id, by="system", notify=False, end_reason="its agent ended")
             )
             survivors = await self.stop(task_id, KILLED)
             if done.changed:

@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from coordinator.announced import Announced
 from coordinator.agents import AgentDefinition, Agents, prompt_text
+from coordinator.announced import Announced
 from coordinator.background import Shells
 from coordinator.budget import AgentBudget, TreeBudget
 from coordinator.inbox import TaskInbox
@@ -344,9 +344,7 @@ class EngineFactory:
     async def _session_start(self) -> Sequence[Message]:
         """What session-start hooks tell the session's own agent again after a compaction."""
         verdict = await self.hooks.session_start("compact")
-        return tuple(
-            user(text, kind="attachment", meta=True, data={"source": "session_start"}) for text in verdict.context
-        )
+        return tuple(user(text, kind="attachment", meta=True, data={"source": "session_start"}) for text in verdict.context)
 
     async def live_tasks(self) -> Sequence[Message]:
         """After a compaction or a crash: which tasks live or are still to be announced, from the store and not from

@@ -84,7 +84,5 @@ class ForeignChanges:
     async def _unwind(self, task: TaskRecord) -> None:
         survivors = await self._reactions.unwind(task)
         store = self._store
-        await store.write(
-            lambda conn: events.add(conn, store.session_id, task.id, UNWOUND, {"survivors": list(survivors)})
-        )
+        await store.write(lambda conn: events.add(conn, store.session_id, task.id, UNWOUND, {"survivors": list(survivors)}))
         self._reactions.nudge()

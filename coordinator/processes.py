@@ -62,9 +62,7 @@ class Processes:
         left = {survivor.pid for survivor in survivors}
         gone = [row for row in mine if row.pid not in left]
         if gone:
-            await self._store.write(
-                lambda conn: [processes.remove(conn, r.pid, r.started_at, host=r.host) for r in gone]
-            )
+            await self._store.write(lambda conn: [processes.remove(conn, r.pid, r.started_at, host=r.host) for r in gone])
         return tuple(map(str, survivors))
 
 

@@ -270,9 +270,7 @@ class Session:
             await self._hooks.close()
             if self.record.status is SessionStatus.ENDED:
                 reason = self.record.end_reason
-                await self.store.write(
-                    lambda conn: sessions.end(conn, self.record.id, self.store.fence, reason=reason)
-                )
+                await self.store.write(lambda conn: sessions.end(conn, self.record.id, self.store.fence, reason=reason))
             else:
                 await lease.release(self.store)
 
@@ -398,9 +396,7 @@ class Session:
         if schema is None:
             return result
         with_limits(self.engine, max_turns=None, result_schema=schema)
-        text = (
-            "Give the result of the whole work now, as one JSON value that fits the required schema, and nothing else."
-        )
+        text = "Give the result of the whole work now, as one JSON value that fits the required schema, and nothing else."
         return await self._submit(user(text, kind="meta", meta=True, data={"reason": "result_schema"}))
 
     async def _verified(self, result: Result | None) -> Result | None:

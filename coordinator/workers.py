@@ -231,9 +231,7 @@ class WorkerRun:
             return Path(task.cwd or ".")
         self._tree = tree = await self._worktrees.create(Path(task.cwd or "."), task.id)
         self._task = replace(task, worktree=str(tree.path), branch=tree.branch)
-        await self._store.write(
-            lambda conn: registry.annotate(conn, task.id, worktree=str(tree.path), branch=tree.branch)
-        )
+        await self._store.write(lambda conn: registry.annotate(conn, task.id, worktree=str(tree.path), branch=tree.branch))
         return tree.path
 
     async def _drive(self, prompt: Message | None) -> Ended | None:
@@ -392,9 +390,7 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def book(
-    store: Store, call: ModelCalled, agent_id: str, task_id: str | None, price: Price, purpose: str = "turn"
-) -> None:
+def book(store: Store, call: ModelCalled, agent_id: str, task_id: str | None, price: Price, purpose: str = "turn") -> None:
     """One row of the ledger for one model response."""
     if call.response_id is None:
         return

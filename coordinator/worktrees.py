@@ -70,9 +70,7 @@ class Worktrees:
         code, top = await self._git(tree.path, "rev-parse", "--show-toplevel")
         if code or Path(top).resolve() != tree.path.resolve():
             return Closed(False, "its state could not be read")
-        code, status = await self._git(
-            tree.path, "status", "--porcelain", "--untracked-files=all", "--ignored=matching"
-        )
+        code, status = await self._git(tree.path, "status", "--porcelain", "--untracked-files=all", "--ignored=matching")
         if code:
             return Closed(False, "its state could not be read")
         lines = [line for line in status.splitlines() if not (line.startswith("!! ") and line.endswith(CACHES))]

@@ -28,10 +28,7 @@ def create(conn: Connection, agent: AgentRecord) -> AgentRecord:
     ):
         raise NameTaken(f"an agent of this session is called {agent.name!r} already")
     created_at = now_of(conn) if agent.created_at is None else agent.created_at
-    row = {
-        name: getattr(agent, name)
-        for name in ("id", "session_id", "name", "definition", "model", "cwd", "is_coordinator")
-    }
+    row = {name: getattr(agent, name) for name in ("id", "session_id", "name", "definition", "model", "cwd", "is_coordinator")}
     _INSERT.run(conn, **row, created_at=created_at, next_seq=0)
     found = find(conn, agent.id)
     assert found is not None

@@ -45,9 +45,7 @@ def parse_url(url_or_path: str | Path) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
-        raise DatabaseError(
-            "the database URL cannot be read; it looks like postgresql://user@host/name", exit_code=2
-        ) from None
+        raise DatabaseError("the database URL cannot be read; it looks like postgresql://user@host/name", exit_code=2) from None
     if url.drivername in ("postgres", "postgresql"):
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() == "postgresql":

@@ -20,9 +20,7 @@ from tasks.records import EventRecord
 _ADD = insert_all(events, without="id")
 
 
-def add(
-    conn: Connection, session_id: str, task_id: str | None, kind: str, data: Mapping[str, Any] | None = None
-) -> None:
+def add(conn: Connection, session_id: str, task_id: str | None, kind: str, data: Mapping[str, Any] | None = None) -> None:
     _ADD.run(conn, session_id=session_id, task_id=task_id, kind=kind, data=data or {}, at=now_of(conn))
 
 

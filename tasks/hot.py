@@ -33,9 +33,7 @@ class Hot:
         try:
             return driver.execute(prepared.sql, prepared.bind(values))
         except dialect.loaded_dbapi.Error as error:
-            raise exc.DBAPIError.instance(
-                prepared.sql, None, error, dialect.loaded_dbapi.Error, dialect=dialect
-            ) from error
+            raise exc.DBAPIError.instance(prepared.sql, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
 
     def number(self, conn: Connection, **values: Any) -> int | None:
         """The first column of the first row; None without one."""
@@ -72,6 +70,4 @@ def _processor(type: Any, dialect: Dialect) -> Processor | None:
 
 def insert_all(table: Table, without: str | None = None) -> Hot:
     """An insert of every column, `without` the one that the database numbers."""
-    return Hot(
-        insert(table).inline().values({c.name: bindparam(c.name, type_=c.type) for c in table.c if c.name != without})
-    )
+    return Hot(insert(table).inline().values({c.name: bindparam(c.name, type_=c.type) for c in table.c if c.name != without}))

@@ -94,11 +94,7 @@ def sums(
     key = _key(by)
     columns = [func.coalesce(func.sum(table.c[name]), 0).label(name) for name in _FIGURES]
     known = func.count(table.c.cost_usd)
-    query = (
-        select(key.label("key"), func.count().label("calls"), known.label("known"), *columns)
-        .group_by(key)
-        .order_by(key)
-    )
+    query = select(key.label("key"), func.count().label("calls"), known.label("known"), *columns).group_by(key).order_by(key)
     for column, value in ((table.c.session_id, session_id), (table.c.agent_id, agent_id), (table.c.task_id, task_id)):
         if value is not None:
             query = query.where(column == value)

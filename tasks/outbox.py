@@ -28,9 +28,7 @@ _WAITING = (
     .order_by(table.c.position)
 )
 _ANY_WAITING = Hot(
-    select(table.c.position)
-    .where(table.c.agent_id == bindparam("agent_id"), table.c.status == DeliveryStatus.WAITING)
-    .limit(1)
+    select(table.c.position).where(table.c.agent_id == bindparam("agent_id"), table.c.status == DeliveryStatus.WAITING).limit(1)
 )
 
 

@@ -37,9 +37,7 @@ def remove(conn: Connection, pid: int, started_at: float, *, host: str | None = 
     return conn.execute(delete(table).where(same)).rowcount == 1
 
 
-def list_processes(
-    conn: Connection, *, session_id: str | None = None, task_id: str | None = None
-) -> list[ProcessRecord]:
+def list_processes(conn: Connection, *, session_id: str | None = None, task_id: str | None = None) -> list[ProcessRecord]:
     """Trees on record, oldest first."""
     query = select(table).order_by(table.c.added_at, table.c.pid)
     if session_id is not None:

@@ -209,9 +209,7 @@ def _refuse_illegal(conn: Connection, before: TaskRecord, status: TaskStatus, at
         raise IllegalMove(f"task {before.id} is {before.status} and cannot become {status}")
 
 
-def kill(
-    conn: Connection, task_id: str, *, by: str, notify: bool, end_reason: str, error: str | None = None
-) -> KillOutcome:
+def kill(conn: Connection, task_id: str, *, by: str, notify: bool, end_reason: str, error: str | None = None) -> KillOutcome:
     """End a task from any process; one that has ended stays as it is. Without `notify` whoever asked knows already.
     Raises `NotFound`."""
     before = get(conn, task_id)

@@ -62,9 +62,7 @@ def resolve(conn: Connection, ref: str) -> SessionRecord:
     """The session with this id, else with this title, else whose id alone begins so. Raises `NotFound`, `Ambiguous`."""
     ways = (table.c.id == ref, table.c.title == ref, func.substr(table.c.id, 1, len(ref)) == ref) if ref else ()
     for fits in ways:
-        found = [
-            SessionRecord.from_row(row) for row in conn.execute(select(table).where(fits).order_by(table.c.created_at))
-        ]
+        found = [SessionRecord.from_row(row) for row in conn.execute(select(table).where(fits).order_by(table.c.created_at))]
         if len(found) > 1:
             raise Ambiguous(ref, [session.id for session in found])
         if found:
@@ -72,9 +70,7 @@ def resolve(conn: Connection, ref: str) -> SessionRecord:
     raise NotFound(f"no session {ref!r}")
 
 
-def list_sessions(
-    conn: Connection, *, status: SessionStatus | None = None, limit: int | None = None
-) -> list[SessionRecord]:
+def list_sessions(conn: Connection, *, status: SessionStatus | None = None, limit: int | None = None) -> list[SessionRecord]:
     """Sessions, newest first."""
     query = select(table).order_by(table.c.created_at.desc(), table.c.id).limit(limit)
     if status is not None:

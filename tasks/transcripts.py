@@ -22,20 +22,16 @@ from tasks.records import MessageRecord, StepRecord
 
 _INSERT = insert_all(messages)
 # Plain equality, row by row: rows are few, and a list in a statement costs more than the statement.
-_KNOWN = Hot(
-    select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message"))
-)
+_KNOWN = Hot(select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message")))
 _SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == bindparam("session")).scalar_subquery()
 _TAKE_SEQ = Hot(
     update(agents)
-    .where(agents.c.id == bindparam("agent"), _SESSION_FENCE == bindparam("fence", type_=Integer))
+    .where(agents.c.id == bindparam("agent"), bindparam("fence", type_=Integer) == _SESSION_FENCE)
     .values(next_seq=agents.c.next_seq + bindparam("count", type_=Integer))
     .returning(agents.c.next_seq)
 )
 _DROP_STEPS = Hot(
-    delete(steps_table).where(
-        steps_table.c.agent_id == bindparam("agent"), steps_table.c.message_id == bindparam("message")
-    )
+    delete(steps_table).where(steps_table.c.agent_id == bindparam("agent"), steps_table.c.message_id == bindparam("message"))
 )
 _STEP_AGAIN = Hot(
     update(steps_table)

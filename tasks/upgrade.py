@@ -82,11 +82,7 @@ def _read_revision(path: Path) -> str:
         with closing(connect_sqlite(path)) as driver:
             _refuse_truncated(path, driver)
             tables = {row[0] for row in driver.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            rows = (
-                driver.execute("SELECT version_num FROM alembic_version").fetchall()
-                if "alembic_version" in tables
-                else []
-            )
+            rows = driver.execute("SELECT version_num FROM alembic_version").fetchall() if "alembic_version" in tables else []
     except sqlite3.Error as error:
         raise explain(error, str(path)) from None
     if len(rows) != 1:
@@ -217,9 +213,7 @@ def _file_lock(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DatabaseError(
-            f"the database {path} cannot be made or upgraded: {reason_of(error)}", exit_code=2
-        ) from None
+        raise DatabaseError(f"the database {path} cannot be made or upgraded: {reason_of(error)}", exit_code=2) from None
     try:
         _lock(handle, name)
         yield
@@ -235,9 +229,7 @@ def _lock(handle: int, name: Path) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise DatabaseError(
-                    f"another process has held {name} for {LOCK_WAIT:.0f} s; end it and try again"
-                ) from None
+                raise DatabaseError(f"another process has held {name} for {LOCK_WAIT:.0f} s; end it and try again") from None
             time.sleep(0.02)
 
 

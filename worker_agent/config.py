@@ -204,7 +204,14 @@ def tool_environment(environ: Mapping[str, str] | None = None, **extra: str) -> 
     """The environment a tool's process gets: credentials out, `extra` in. No editor or pager may wait for a person."""
     env = os.environ if environ is None else environ
     kept = {k: v for k, v in env.items() if not is_secret_name(k)}
-    quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "EDITOR": "true", "VISUAL": "true", "PAGER": "cat", "GIT_PAGER": "cat"}
+    quiet = {
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_EDITOR": "true",
+        "EDITOR": "true",
+        "VISUAL": "true",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+    }
     return kept | quiet | extra
 
 

@@ -119,9 +119,7 @@ class MemoryIndex:
 
     # ── in the thread of the index ─────────────────────────────────────────────────────────────────────────────────
 
-    def _search(
-        self, words: tuple[str, ...], limit: int, exclude: frozenset[Path], stop: threading.Event
-    ) -> list[MemoryHit]:
+    def _search(self, words: tuple[str, ...], limit: int, exclude: frozenset[Path], stop: threading.Event) -> list[MemoryHit]:
         for _ in range(2):
             try:
                 self._refresh(stop)
@@ -268,8 +266,7 @@ def _create(connection: sqlite3.Connection, directory: Path) -> None:
             "CREATE TABLE files (id INTEGER PRIMARY KEY, name BLOB UNIQUE, mtime_ns INTEGER, size INTEGER, title TEXT)"
         )
         connection.execute(
-            "CREATE VIRTUAL TABLE docs"
-            " USING fts5(title, body, pairs, tokenize = 'porter unicode61 remove_diacritics 2')"
+            "CREATE VIRTUAL TABLE docs USING fts5(title, body, pairs, tokenize = 'porter unicode61 remove_diacritics 2')"
         )
         connection.execute("INSERT INTO about VALUES (?)", (os.fsencode(directory),))
         connection.execute(f"PRAGMA user_version = {_VERSION}")

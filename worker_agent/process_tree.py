@@ -22,6 +22,7 @@ here: at once where we know them as such, else when nobody else has reaped them 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -306,10 +307,8 @@ def sweep_zombies() -> None:
 
 
 def _wait_for(pid: int) -> None:
-    try:
+    with contextlib.suppress(ChildProcessError):  # somebody else did
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass  # somebody else did
 
 
 def _entries(marker: str | None) -> frozenset[tuple[str, str]]:
@@ -398,19 +397,15 @@ def _signal(row: _Row, number: signal.Signals) -> None:
     begun = start_time(row.pid)
     if begun is None or abs(begun - row.start) > SAME_START:
         return
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or not ours to end: the next scan names it
         os.kill(row.pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass  # gone, or not ours to end: the next scan names it
 
 
 def _signal_group(group: int) -> None:
     if group <= 1 or group == os.getpgrp():
         return
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _named(rows: Iterable[_Row]) -> list[Survivor]:

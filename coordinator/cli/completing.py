@@ -28,7 +28,7 @@ def complete_sessions(ctx: click.Context, param: click.Parameter, incomplete: st
 
 def _complete(ctx: click.Context, statement: str, incomplete: str) -> list[CompletionItem]:
     path = Path(ctx.ensure_object(Context).database_place)
-    if not incomplete.isalnum() and incomplete or not path.is_file():
+    if (not incomplete.isalnum() and incomplete) or not path.is_file():
         return []
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.05)) as driver:

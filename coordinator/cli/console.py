@@ -24,6 +24,7 @@ from coordinator.cli.terminal_text import escape_json
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
+
     from coordinator.cli.render import Grid, Line
 
 

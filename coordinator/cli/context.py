@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -101,4 +100,3 @@ def common_options(command: AnyCallable) -> AnyCallable:
         callback=_set_database,
         help="Another database than the one in the home directory.",
     )(command)
-

@@ -70,9 +70,7 @@ class Drive:
 
         finished = False
         try:
-            outcome = await signals.guard(
-                run_session(self.options, self.view.on, on_ready=ready, approver=self._approver())
-            )
+            outcome = await signals.guard(run_session(self.options, self.view.on, on_ready=ready, approver=self._approver()))
             finished = True
             self.view.finish(outcome.result)
             self._say_if_over(outcome.result)

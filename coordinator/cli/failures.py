@@ -47,9 +47,7 @@ def translate(error: BaseException) -> Failure:
         return error
     if isinstance(error, OSError):
         return Failure(_os_error(error))
-    return _from_packages(error) or Bug(
-        f"unexpected {type(error).__name__}: {_first_line(error)} (a bug: --debug shows where)"
-    )
+    return _from_packages(error) or Bug(f"unexpected {type(error).__name__}: {_first_line(error)} (a bug: --debug shows where)")
 
 
 def _from_packages(error: BaseException) -> Failure | None:

@@ -40,9 +40,7 @@ class LazyGroup(click.Group):
         entry = self.entries.get(cmd_name)
         return None if entry is None else load(cmd_name, entry)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name in self.entries:
             return super().resolve_command(ctx, args)

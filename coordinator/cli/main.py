@@ -68,7 +68,9 @@ def invoke(args: Sequence[str] | None, context: Context) -> int:
         return code if isinstance(code, int) else ExitCode.DONE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "coordinator"
-        hint = "" if "see `" in error.format_message() or "did you mean" in error.format_message() else f" (see `{path} --help`)"
+        hint = (
+            "" if "see `" in error.format_message() or "did you mean" in error.format_message() else f" (see `{path} --help`)"
+        )
         context.console.error(" ".join(error.format_message().split()) + hint)
         return ExitCode.USAGE
     except click.ClickException as error:
@@ -76,7 +78,7 @@ def invoke(args: Sequence[str] | None, context: Context) -> int:
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the one place; see the head of this file
+    except Exception as error:
         return _fail(translate(error), error, context)
 
 

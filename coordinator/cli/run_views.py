@@ -117,15 +117,23 @@ class StreamJsonView(Still):
     def started(self, session: Started) -> None:
         self._lines = StreamJson(session.session_id, partial_messages=self._partial)
         self._console.json_line(
-            init_line(session.session_id, cwd=session.cwd, model=session.model, tools=session.tools,
-                      permission_mode=session.permission_mode, version=session.version)  # fmt: skip
+            init_line(
+                session.session_id,
+                cwd=session.cwd,
+                model=session.model,
+                tools=session.tools,
+                permission_mode=session.permission_mode,
+                version=session.version,
+            )
         )
 
     def on(self, observed: Observed) -> None:
         assert self._lines is not None, "a session is announced before its first event"
         event = observed.event
         lines = (
-            self._lines.task(task_values(event)) if isinstance(event, TaskChanged) else self._lines.event(observed.task_id, event)
+            self._lines.task(task_values(event))
+            if isinstance(event, TaskChanged)
+            else self._lines.event(observed.task_id, event)
         )
         for line in lines:
             self._console.json_line(line)

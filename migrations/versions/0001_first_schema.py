@@ -75,9 +75,7 @@ def create_tables() -> None:
         sa.Column("lease_expires_at", sa.Double(), nullable=True),
         sa.Column("fence", sa.Integer(), nullable=False),
         sa.CheckConstraint("status IN ('open', 'ended')", name=op.f("ck_sessions_status")),
-        sa.ForeignKeyConstraint(
-            ["parent_id"], ["sessions.id"], name=op.f("fk_sessions_parent_id"), ondelete="SET NULL"
-        ),
+        sa.ForeignKeyConstraint(["parent_id"], ["sessions.id"], name=op.f("fk_sessions_parent_id"), ondelete="SET NULL"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sessions")),
     )
     op.create_index("ix_sessions_parent_id", "sessions", ["parent_id"], unique=False)
@@ -126,9 +124,7 @@ def create_tables() -> None:
         sa.Column("output_tokens", BIG, nullable=False),
         sa.Column("cost_usd", sa.Double(), nullable=True),
         sa.Column("at", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["session_id"], ["sessions.id"], name=op.f("fk_model_calls_session_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], name=op.f("fk_model_calls_session_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("response_id", name=op.f("pk_model_calls")),
     )
     op.create_index("ix_model_calls_at", "model_calls", ["at"], unique=False)
@@ -143,9 +139,7 @@ def create_tables() -> None:
         sa.Column("marker", sa.Text(), nullable=False),
         sa.Column("command", sa.Text(), nullable=True),
         sa.Column("added_at", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["session_id"], ["sessions.id"], name=op.f("fk_processes_session_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], name=op.f("fk_processes_session_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("pid", "started_at", "host", name=op.f("pk_processes")),
     )
     op.create_index("ix_processes_session_id", "processes", ["session_id", "task_id"], unique=False)
@@ -167,9 +161,7 @@ def create_tables() -> None:
         sa.CheckConstraint("kind IN ('notification', 'message')", name=op.f("ck_deliveries_kind")),
         sa.CheckConstraint("status IN ('waiting', 'consumed', 'undelivered')", name=op.f("ck_deliveries_status")),
         sa.ForeignKeyConstraint(["agent_id"], ["agents.id"], name=op.f("fk_deliveries_agent_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(
-            ["session_id"], ["sessions.id"], name=op.f("fk_deliveries_session_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], name=op.f("fk_deliveries_session_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("position", name=op.f("pk_deliveries")),
         sa.UniqueConstraint("id", name=op.f("uq_deliveries_id")),
         sqlite_autoincrement=True,
@@ -205,9 +197,7 @@ def create_tables() -> None:
         sa.CheckConstraint("kind IN ('answer', 'result')", name=op.f("ck_steps_kind")),
         sa.ForeignKeyConstraint(["agent_id"], ["agents.id"], name=op.f("fk_steps_agent_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_steps")),
-        sa.UniqueConstraint(
-            "agent_id", "message_id", "kind", "part", name=op.f("uq_steps_agent_id_message_id_kind_part")
-        ),
+        sa.UniqueConstraint("agent_id", "message_id", "kind", "part", name=op.f("uq_steps_agent_id_message_id_kind_part")),
         sqlite_autoincrement=True,
     )
     op.create_table(
@@ -260,9 +250,7 @@ def create_tables() -> None:
         sa.Column("last_activity_at", sa.Double(), nullable=True),
         sa.CheckConstraint("(ended_at IS NULL) = (status IN ('pending', 'running'))", name=op.f("ck_tasks_ended_at")),
         sa.CheckConstraint("status <> 'failed' OR error_class IS NOT NULL", name=op.f("ck_tasks_error_class")),
-        sa.CheckConstraint(
-            "status IN ('pending', 'running', 'completed', 'failed', 'killed')", name=op.f("ck_tasks_status")
-        ),
+        sa.CheckConstraint("status IN ('pending', 'running', 'completed', 'failed', 'killed')", name=op.f("ck_tasks_status")),
         sa.ForeignKeyConstraint(["agent_id"], ["agents.id"], name=op.f("fk_tasks_agent_id"), ondelete="CASCADE"),
         sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], name=op.f("fk_tasks_session_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tasks")),

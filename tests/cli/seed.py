@@ -52,7 +52,9 @@ class Seed:
 
     def finish(self, task: TaskRecord, status: str = "completed", **fields: Any) -> None:
         given = {"result": "the result", "end_reason": "completed" if status == "completed" else "error"} | fields
-        self.database.write(lambda conn: registry.finish(conn, task.id, attempt=task.attempt, status=TaskStatus(status), **given))
+        self.database.write(
+            lambda conn: registry.finish(conn, task.id, attempt=task.attempt, status=TaskStatus(status), **given)
+        )
 
     def say(self, agent_id: str, *blocks: dict[str, Any], role: str = "assistant", task_id: str | None = None) -> None:
         kind = "answer" if role == "assistant" else "tool_results" if blocks[0]["type"] == "tool_result" else "prompt"

@@ -54,4 +54,6 @@ def test_a_run_that_cannot_store_ends_in_one_line_and_goes_on_later(program: Pro
     assert session["status"] == "open"
     assert [task["status"] for task in after] == ["interrupted", "interrupted"]
     assert resumed.code == 0, resumed.err
-    assert [task["status"] for task in resumed.json["tasks"]] == ["completed", "completed"], [task["error"] for task in resumed.json["tasks"]]
+    assert [task["status"] for task in resumed.json["tasks"]] == ["completed", "completed"], [
+        task["error"] for task in resumed.json["tasks"]
+    ]

@@ -61,9 +61,7 @@ def test_a_short_form_is_the_same_command(name: str, entry: Entry) -> None:
         (["completion", "cmd.exe"], "cmd.exe"),
     ],
 )
-def test_what_is_mistyped_gets_one_line_and_exit_code_2(
-    typed: list[str], said: str, program: Program
-) -> None:
+def test_what_is_mistyped_gets_one_line_and_exit_code_2(typed: list[str], said: str, program: Program) -> None:
     ran = program(*typed)
     assert (ran.code, ran.out) == (ExitCode.USAGE, "")
     assert said in ran.err
@@ -97,9 +95,7 @@ def test_a_damaged_database_is_named_and_never_replaced(program: Program) -> Non
     assert (data / "coordinator.db").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "command", [["show"], ["logs"], ["wait"], ["kill"], ["diff"], ["apply"], ["retry"], ["send", "hello"]]
-)
+@pytest.mark.parametrize("command", [["show"], ["logs"], ["wait"], ["kill"], ["diff"], ["apply"], ["retry"], ["send", "hello"]])
 def test_an_unknown_task_is_exit_code_3(command: list[str], program: Program) -> None:
     ran = program("tasks", command[0], "azzzzzzzz", *command[1:])
     assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
@@ -175,7 +171,11 @@ def test_a_closed_pipe_is_quiet(program: Program) -> None:
     read, write = os.pipe()
     os.close(read)
     with subprocess.Popen(
-        program.command("db", "sql", "SELECT 1 AS one"), stdout=write, stderr=subprocess.PIPE, env=program.environment(), cwd=program.cwd
+        program.command("db", "sql", "SELECT 1 AS one"),
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=program.environment(),
+        cwd=program.cwd,
     ) as process:
         os.close(write)
         _, err = process.communicate(timeout=50)

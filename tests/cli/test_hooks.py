@@ -120,7 +120,10 @@ def logged(program: Program, event: str) -> list[dict[str, Any]]:
 def test_every_event_reaches_a_script_with_the_fields_it_expects(program: Program) -> None:
     command = script(program, "log.py", LOGGER)
     configure(program, {event: [handler(command, "*")] for event in EVENTS})
-    worker = by_turn(message(bash("echo hi"), bash("exit 3", "t1"), tool_use("Write", {"file_path": "new", "content": "x"}, id="t2")), "report")
+    worker = by_turn(
+        message(bash("echo hi"), bash("exit 3", "t1"), tool_use("Write", {"file_path": "new", "content": "x"}, id="t2")),
+        "report",
+    )
     with FakeAPI(fleet(coordinator("one", final="all done"), worker)) as api:
         ran = run(program, api)
     assert ran.code == 0, ran.err
@@ -156,7 +159,14 @@ def test_a_compaction_tells_its_hooks_and_may_be_refused_and_the_session_starts_
     command = script(program, "log.py", LOGGER)
     refuse = f"{command}; test -e refuse && {{ echo not now >&2; exit 2; }}; exit 0"
     says = f"""{command} <"$0" >/dev/null 2>&1; echo "the build is red" """
-    configure(program, {"PreCompact": [handler(refuse, "auto")], "PostCompact": [handler(command)], "SessionStart": [handler(says, "compact")]})
+    configure(
+        program,
+        {
+            "PreCompact": [handler(refuse, "auto")],
+            "PostCompact": [handler(command)],
+            "SessionStart": [handler(says, "compact")],
+        },
+    )
 
     def answer(request: Request) -> Reply:
         if "summary" in request.last_user_text and "SUMMED UP" not in request.user_text:
@@ -168,7 +178,11 @@ def test_a_compaction_tells_its_hooks_and_may_be_refused_and_the_session_starts_
     def compacting() -> list[Request]:
         with FakeAPI(answer, allow_violations=True) as api:
             flags = ("--no-coordinator", "--model", "claude-haiku-4-5")
-            small = {"COORDINATOR_CONTEXT_WINDOW": "30000", "COORDINATOR_CONTEXT_SUMMARY_RESERVE": "5000", "COORDINATOR_CONTEXT_COLLAPSE": "0"}
+            small = {
+                "COORDINATOR_CONTEXT_WINDOW": "30000",
+                "COORDINATOR_CONTEXT_SUMMARY_RESERVE": "5000",
+                "COORDINATOR_CONTEXT_COLLAPSE": "0",
+            }
             ran = run(program, api, *flags, **small)
             assert ran.code == 0, ran.err
             return api.requests
@@ -186,7 +200,10 @@ def test_a_compaction_tells_its_hooks_and_may_be_refused_and_the_session_starts_
 
 
 def test_a_command_validator_and_a_file_protector_work_as_they_are(program: Program) -> None:
-    pre = [handler(script(program, "validate.py", VALIDATOR), "Bash"), handler(script(program, "protect.py", PROTECTOR), "Edit|Write|MultiEdit")]
+    pre = [
+        handler(script(program, "validate.py", VALIDATOR), "Bash"),
+        handler(script(program, "protect.py", PROTECTOR), "Edit|Write|MultiEdit"),
+    ]
     configure(program, {"PreToolUse": pre})
     made = (
         bash("grep x y"), bash("echo fine", "t1"), bash("ls; rm -rf build", "t2"),
@@ -213,11 +230,19 @@ def decision(**output: Any) -> str:
 
 
 def test_the_input_of_a_call_can_be_replaced_and_is_judged_again(program: Program) -> None:
-    configure(program, {"PreToolUse": [handler(decision(updatedInput={"command": "echo replaced"}), "Bash")]}, permissions={"deny": ["Bash(echo no*)"]})
+    configure(
+        program,
+        {"PreToolUse": [handler(decision(updatedInput={"command": "echo replaced"}), "Bash")]},
+        permissions={"deny": ["Bash(echo no*)"]},
+    )
     _, requests = single(program, message(bash("echo asked")), "done")
     assert requests[-1].tool_results["t0"] == "replaced\n"
     assert requests[-1].messages[-2]["content"][0]["input"] == {"command": "echo asked"}
-    configure(program, {"PreToolUse": [handler(decision(permissionDecision="allow", updatedInput={"command": "echo no"}), "Bash")]}, permissions={"deny": ["Bash(echo no*)"]})
+    configure(
+        program,
+        {"PreToolUse": [handler(decision(permissionDecision="allow", updatedInput={"command": "echo no"}), "Bash")]},
+        permissions={"deny": ["Bash(echo no*)"]},
+    )
     _, requests = single(program, message(bash("echo asked")), "done")
     assert "Bash(echo no*) denies" in requests[-1].tool_results["t0"]
 
@@ -233,7 +258,13 @@ def test_a_hooks_allow_lifts_the_mode_but_neither_a_deny_nor_an_ask_rule(program
 
 
 def test_feedback_after_a_call_reaches_the_model_and_continue_false_ends_the_turn(program: Program) -> None:
-    configure(program, {"PostToolUse": [handler("echo the linter complains >&2; exit 2", "Bash")], "PostToolUseFailure": [handler("echo try make >&2; exit 2")]})
+    configure(
+        program,
+        {
+            "PostToolUse": [handler("echo the linter complains >&2; exit 2", "Bash")],
+            "PostToolUseFailure": [handler("echo try make >&2; exit 2")],
+        },
+    )
     _, requests = single(program, message(bash("echo a"), bash("false", "t1")), "done")
     said = json.dumps(requests[-1].messages)
     assert "the linter complains" in said and "try make" in said
@@ -244,7 +275,17 @@ def test_feedback_after_a_call_reaches_the_model_and_continue_false_ends_the_tur
 
 def test_a_hook_that_hangs_fails_or_cannot_start_blocks_nothing_and_leaves_nothing(program: Program) -> None:
     slow = "sleep 97531 & sleep 97531"
-    configure(program, {"PreToolUse": [handler(slow, timeout=1), handler("exit 1"), handler("/nonexistent/hook"), {"hooks": [{"type": "command", "command": "/nonexistent", "args": []}]}]})
+    configure(
+        program,
+        {
+            "PreToolUse": [
+                handler(slow, timeout=1),
+                handler("exit 1"),
+                handler("/nonexistent/hook"),
+                {"hooks": [{"type": "command", "command": "/nonexistent", "args": []}]},
+            ]
+        },
+    )
     began = time.monotonic()
     ran, requests = single(program, message(bash("echo fine")), "done")
     assert requests[-1].tool_results["t0"] == "fine\n" and time.monotonic() - began < 30
@@ -279,7 +320,13 @@ def test_a_session_start_hook_gives_context_and_environment(program: Program) ->
 
 
 def test_a_refused_prompt_is_a_line_an_exit_code_and_no_call(program: Program) -> None:
-    configure(program, {"UserPromptSubmit": [handler("""echo '{"decision": "block", "reason": "no secrets in prompts"}'""")], "SessionEnd": [handler("touch ended")]})
+    configure(
+        program,
+        {
+            "UserPromptSubmit": [handler("""echo '{"decision": "block", "reason": "no secrets in prompts"}'""")],
+            "SessionEnd": [handler("touch ended")],
+        },
+    )
     with FakeAPI("never") as api:
         ran = run(program, api)
     assert ran.code == 2 and not api.requests and (program.cwd / "ended").exists()
@@ -287,7 +334,9 @@ def test_a_refused_prompt_is_a_line_an_exit_code_and_no_call(program: Program) -
 
 
 def test_what_is_typed_in_a_chat_passes_the_same_hooks(program: Program) -> None:
-    guard = """python3 -c 'import json,sys; d=json.load(sys.stdin); sys.exit(2 if "secret" in d["prompt"] else print("noted"))'"""
+    guard = (
+        """python3 -c 'import json,sys; d=json.load(sys.stdin); sys.exit(2 if "secret" in d["prompt"] else print("noted"))'"""
+    )
     configure(program, {"UserPromptSubmit": [handler(guard)]})
     with FakeAPI(lambda request: message("ok")) as api:
         ran = program("chat", "--no-coordinator", stdin="my secret\nhello\n/quit\n", **with_api(program, api))
@@ -399,9 +448,20 @@ def listener(answer: Mapping[str, Any], status: int = 200) -> Iterator[tuple[str
 
 @pytest.mark.parametrize(("status", "blocked"), [(200, True), (500, False)])
 def test_an_http_hook_gets_the_same_json_and_may_deny(program: Program, status: int, blocked: bool) -> None:
-    denial = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "by policy"}}
+    denial = {
+        "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": "deny",
+            "permissionDecisionReason": "by policy",
+        }
+    }
     with listener(denial, status) as (url, got):
-        entry = {"type": "http", "url": url, "headers": {"Authorization": "Bearer $HOOK_TOKEN $ANTHROPIC_API_KEY"}, "allowedEnvVars": ["HOOK_TOKEN"]}
+        entry = {
+            "type": "http",
+            "url": url,
+            "headers": {"Authorization": "Bearer $HOOK_TOKEN $ANTHROPIC_API_KEY"},
+            "allowedEnvVars": ["HOOK_TOKEN"],
+        }
         configure(program, {"PreToolUse": [{"matcher": "Bash", "hooks": [entry]}]})
         ran, requests = single(program, message(bash("echo fine")), "done", HOOK_TOKEN="token-0123456789")
     assert len(got) == 1, ran.err

@@ -59,7 +59,13 @@ def test_no_traceback_reaches_a_person_and_all_of_them_reach_the_log(program: Pr
     (line,) = [line for line in ran.stderr.splitlines() if not line.startswith("not trusted")]
     assert line.startswith("coordinator: unexpected RuntimeError: a bug") and "(a bug: " in line
     kept = log_of(program).read_text()
-    for said in ("ValueError: task", "ZeroDivisionError", "ValueError: destructor", "RuntimeWarning: odd", "RuntimeError: a bug"):
+    for said in (
+        "ValueError: task",
+        "ZeroDivisionError",
+        "ValueError: destructor",
+        "RuntimeWarning: odd",
+        "RuntimeError: a bug",
+    ):
         assert said in kept
     assert "sk-test-0123456789abcdef" not in kept
     assert log_of(program).stat().st_mode & 0o077 == 0

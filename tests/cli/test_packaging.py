@@ -77,7 +77,9 @@ def test_make_sets_up_only_when_what_it_depends_on_changed(tmp_path: Path) -> No
     )
 
     def make() -> int:
-        return subprocess.run(["make", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout.count("set up")
+        return subprocess.run(["make", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout.count(
+            "set up"
+        )
 
     assert [make(), make()] == [1, 0]
     stamp = (tmp_path / ".venv/.set-up").stat().st_mtime_ns
@@ -96,8 +98,6 @@ def test_make_run_passes_any_goal_literally(tmp_path: Path) -> None:
     binary.write_text('#!/bin/sh\nfor argument; do printf "%s\\n" "$argument"; done\n')
     binary.chmod(0o755)
     (tmp_path / ".venv/.set-up").touch()
-    goal = "it's \"quoted\" $HOME `id` $(id) -- -x"
-    done = subprocess.run(
-        ["make", "run", f"GOAL={goal}", "DIR=a b"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    goal = 'it\'s "quoted" $HOME `id` $(id) -- -x'
+    done = subprocess.run(["make", "run", f"GOAL={goal}", "DIR=a b"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["run", "--offline", "--cwd", "a b", "--", goal]

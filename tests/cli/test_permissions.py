@@ -104,7 +104,7 @@ def test_a_run_that_would_have_needed_a_person_is_done_but_ends_with_a_code_of_i
 
 
 def test_plan_only_changes_nothing_whatever_the_rules_allow(program: Program) -> None:
-    ran, results = run(program, bash("touch p"), flags=("--plan-only", "--allowed-tools", "Bash"))
+    _ran, results = run(program, bash("touch p"), flags=("--plan-only", "--allowed-tools", "Bash"))
     assert "in plan mode nothing is changed" in results["t0"] and not (program.cwd / "p").exists()
 
 
@@ -120,7 +120,10 @@ def test_an_allow_rule_of_a_flag_lets_only_its_command_run(program: Program, spe
 
 @pytest.mark.parametrize("spelling", ["--disallowed-tools", "--disallowedTools"])
 def test_a_deny_rule_of_a_flag_holds_in_every_mode_and_a_bare_one_takes_the_tool_away(program: Program, spelling: str) -> None:
-    blocks = [tool_use("Bash", {"command": "ls; touch p"}, id="t0"), tool_use("Write", {"file_path": "q", "content": "x"}, id="t1")]
+    blocks = [
+        tool_use("Bash", {"command": "ls; touch p"}, id="t0"),
+        tool_use("Write", {"file_path": "q", "content": "x"}, id="t1"),
+    ]
     with FakeAPI(by_turn(message(*blocks), "done")) as api:
         flags = ("--permission-mode", "bypassPermissions", spelling, "Bash(touch *) Write", "--no-coordinator")
         ran = program("run", "goal", *flags, **with_api(program, api))
@@ -131,7 +134,9 @@ def test_a_deny_rule_of_a_flag_holds_in_every_mode_and_a_bare_one_takes_the_tool
 
 
 def test_the_files_of_a_project_narrow_at_once_and_widen_only_when_it_is_trusted(program: Program) -> None:
-    settings(program.cwd, allow=["Bash(touch *)", "Bash(mkdir *)"], ask=["Bash(mkdir ask)"], deny=["Bash(touch no)", "Read(a.txt)"])
+    settings(
+        program.cwd, allow=["Bash(touch *)", "Bash(mkdir *)"], ask=["Bash(mkdir ask)"], deny=["Bash(touch no)", "Read(a.txt)"]
+    )
     made = (bash("touch yes"), bash("touch no"), bash("mkdir ask"), ("Read", {"file_path": "a.txt"}))
     ran, results = run(program, *made)
     assert all("Permission denied" in result for result in results.values())
@@ -203,7 +208,12 @@ def test_searches_do_not_show_files_that_may_not_be_read(program: Program) -> No
     )  # fmt: skip
     _, results = run(program, *made, flags=flags)
     assert "a.txt" in results["t0"] and "a.txt" in results["t1"]
-    assert not [key for key, result in results.items() if "hello=1" in result or (key in ("t0", "t1", "t2") and ".env" in result.replace("No file matches", "").replace(".e*", ""))]
+    assert not [
+        key
+        for key, result in results.items()
+        if "hello=1" in result
+        or (key in ("t0", "t1", "t2") and ".env" in result.replace("No file matches", "").replace(".e*", ""))
+    ]
     assert all("Permission denied" in results[f"t{i}"] for i in (3, 4, 5, 6, 7))
 
 

@@ -43,7 +43,12 @@ def test_json_is_one_object_with_the_documented_fields(project: Program) -> None
     assert ran.out.count("\n") == 1
     result = ran.json
     assert set(result) == RESULT_FIELDS
-    assert (result["type"], result["subtype"], result["is_error"], result["terminal_reason"]) == ("result", "success", False, "completed")
+    assert (result["type"], result["subtype"], result["is_error"], result["terminal_reason"]) == (
+        "result",
+        "success",
+        False,
+        "completed",
+    )
     assert [list(task) for task in result["tasks"]] == [FIELDS] * 5
     assert {task["status"] for task in result["tasks"]} == {"completed"}
     listed = project("ps", "-a", "--json", "--session", result["session_id"]).json
@@ -68,7 +73,8 @@ def test_stream_json_begins_with_init_ends_with_the_result_and_tells_the_tree(pr
     parents = {line["parent_tool_use_id"] for line in lines if line["type"] in ("assistant", "user")} - {None}
     assert parents == calls and len(calls) == 5
     by_subtype = {
-        kind: [line["task_id"] for line in lines if line.get("subtype") == kind] for kind in ("task_started", "task_notification")
+        kind: [line["task_id"] for line in lines if line.get("subtype") == kind]
+        for kind in ("task_started", "task_notification")
     }
     ids = {task["id"] for task in lines[-1]["tasks"]}
     assert {kind: (set(found), len(found)) for kind, found in by_subtype.items()} == dict.fromkeys(by_subtype, (ids, 5))
@@ -145,7 +151,9 @@ def test_what_a_repository_asks_for_counts_only_when_trusted(program: Program) -
     assert {row["name"]: row["value"] for row in ran.json}["permission_mode"] == "default"
     assert "permission_mode does not count" in ran.err and "nonsense" in ran.err
     assert program("trust").code == 0
-    assert {row["name"]: row["value"] for row in program("config", "list", "--json").json}["permission_mode"] == "bypassPermissions"
+    assert {row["name"]: row["value"] for row in program("config", "list", "--json").json}[
+        "permission_mode"
+    ] == "bypassPermissions"
     (program.cwd / ".coordinator/settings.toml").write_text("not toml")
     broken = program("run", "--offline", "goal")
     assert (broken.code, broken.err.count("\n")) == (ExitCode.USAGE, 1) and "settings.toml" in broken.err
@@ -179,7 +187,12 @@ def test_a_run_in_the_background_prints_its_id_and_goes_on(project: Program) -> 
 def test_a_run_whose_reader_went_away_still_does_its_work(project: Program) -> None:
     command = " ".join(["exec", *project.command("run", "--offline", "--output-format", "stream-json", "area")])
     done = subprocess.run(
-        ["bash", "-c", f"({command}) | head -1"], capture_output=True, text=True, env=project.environment(), cwd=project.cwd, timeout=50
+        ["bash", "-c", f"({command}) | head -1"],
+        capture_output=True,
+        text=True,
+        env=project.environment(),
+        cwd=project.cwd,
+        timeout=50,
     )
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
     assert [row["status"] for row in project("sessions", "list", "--json").json] == ["ended"]

@@ -20,13 +20,18 @@ MORE_FIELDS = ["prompt", "result", "worktree", "branch", "activities", "output_f
 
 def all_states(seed: Seed) -> dict[str, str]:
     """A task in each stored state; id by status."""
-    tasks = {status: seed.task(f"a {status} one", claim=status != "pending") for status in ("pending", "running", "completed", "failed", "killed")}
+    tasks = {
+        status: seed.task(f"a {status} one", claim=status != "pending")
+        for status in ("pending", "running", "completed", "failed", "killed")
+    }
     seed.progress(tasks["running"], "Read a.py", "Grep x", cost_usd=None)
     seed.finish(tasks["completed"])
     seed.finish(tasks["failed"], "failed", error="it broke", error_class="server", retryable=True)
     from tasks import registry
 
-    seed.database.write(lambda conn: registry.kill(conn, tasks["killed"].id, by="user", notify=True, end_reason="killed by user"))
+    seed.database.write(
+        lambda conn: registry.kill(conn, tasks["killed"].id, by="user", notify=True, end_reason="killed by user")
+    )
     return {status: task.id for status, task in tasks.items()}
 
 
@@ -45,7 +50,13 @@ def test_the_list_has_the_documented_fields_in_every_state(program: Program) -> 
 def test_screen_quiet_and_json_show_the_same_set(program: Program) -> None:
     with seeded(program) as seed:
         all_states(seed)
-        for flags in ([], ["--status", "failed"], ["--status", "running", "--status", "killed"], ["-n", "2"], ["--session", seed.session_id]):
+        for flags in (
+            [],
+            ["--status", "failed"],
+            ["--status", "running", "--status", "killed"],
+            ["-n", "2"],
+            ["--session", seed.session_id],
+        ):
             ids = [row["id"] for row in program("tasks", "list", "--json", *flags).json]
             assert program("tasks", "list", "-q", *flags).out.split() == ids
             assert [line.split()[0] for line in program("ps", *flags).out.splitlines()[1:]] == ids
@@ -59,7 +70,9 @@ def test_a_task_whose_owner_is_gone_is_shown_as_interrupted_and_stored_as_it_was
         rows = {row["id"]: row["status"] for row in program("tasks", "list", "--json").json}
         assert rows == {task.id: "interrupted", done.id: "completed"}
         assert program("tasks", "list", "-q", "--status", "interrupted").out.split() == [task.id]
-        assert program("db", "sql", f"SELECT status FROM tasks WHERE id = '{task.id}'", "--json").json == [{"status": "running"}]
+        assert program("db", "sql", f"SELECT status FROM tasks WHERE id = '{task.id}'", "--json").json == [
+            {"status": "running"}
+        ]
         waited = program("wait", task.id)
         assert (waited.code, waited.out) == (ExitCode.FAILED, f"{task.id} interrupted\n")
         assert f"coordinator resume {seed.session_id}" in waited.err
@@ -83,7 +96,12 @@ def test_showing_a_task_has_more_fields_and_takes_any_reference(program: Program
         for ref in (task.id, task.id[:6], "finder"):
             row = program("tasks", "show", ref, "--json").json
             assert list(row) == FIELDS + MORE_FIELDS
-            assert (row["id"], row["prompt"], row["result"], row["activities"]) == (task.id, "look\nhere", "found", ["Read a.py"])
+            assert (row["id"], row["prompt"], row["result"], row["activities"]) == (
+                task.id,
+                "look\nhere",
+                "found",
+                ["Read a.py"],
+            )
         assert len(program("tasks", "show", task.id, "finder", "--json").json) == 2
         assert "look\nhere\n" in program("tasks", "show", "finder").out
 
@@ -183,11 +201,18 @@ def test_logs_show_a_conversation_and_follow_it_to_its_end(program: Program) -> 
     with seeded(program) as seed:
         task = seed.task()
         seed.say(task.agent_id, {"type": "text", "text": "look for x"}, role="user", task_id=task.id)
-        seed.say(task.agent_id, {"type": "text", "text": "I look."}, {"type": "tool_use", "id": "t1", "name": "Grep", "input": {"pattern": "x"}}, task_id=task.id)
+        seed.say(
+            task.agent_id,
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "t1", "name": "Grep", "input": {"pattern": "x"}},
+            task_id=task.id,
+        )
         process = program.start("logs", "-f", task.id)
         assert process.stdout is not None
         assert process.stdout.readline() == "▶ look for x\n"
-        seed.say(task.agent_id, {"type": "tool_result", "tool_use_id": "t1", "content": "a.py:1: x"}, role="user", task_id=task.id)
+        seed.say(
+            task.agent_id, {"type": "tool_result", "tool_use_id": "t1", "content": "a.py:1: x"}, role="user", task_id=task.id
+        )
         seed.finish(task)
         rest = process.stdout.read()
         assert process.wait(timeout=50) == 0
@@ -224,7 +249,9 @@ def test_sending_says_what_really_happened(program: Program) -> None:
         assert refused.code == ExitCode.FAILED and "killed" in refused.err
         assert program("send", running.id, " ").code == ExitCode.USAGE
         assert program("send", seed.session_id, "to the coordinator").out == "queued\n"
-        waiting = program("db", "sql", "SELECT agent_id, body FROM deliveries WHERE kind = 'message' ORDER BY position", "--json").json
+        waiting = program(
+            "db", "sql", "SELECT agent_id, body FROM deliveries WHERE kind = 'message' ORDER BY position", "--json"
+        ).json
     assert waiting == [
         {"agent_id": running.agent_id, "body": "look again"},
         {"agent_id": seed.session_id, "body": "to the coordinator"},

@@ -80,7 +80,11 @@ def test_a_model_has_a_window_and_a_price_or_none(client_and_model):
     make, model = client_and_model
 
     async def ask(client):
-        return await client.model_info(model), client.cost(model, Usage(input=10, output=10)), client.cost("nobody", Usage(input=1))
+        return (
+            await client.model_info(model),
+            client.cost(model, Usage(input=10, output=10)),
+            client.cost("nobody", Usage(input=1)),
+        )
 
     info, cost, unknown = run(make, ask)
     assert isinstance(info, ModelInfo) and info.window > 0 and info.max_output > 0

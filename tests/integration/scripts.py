@@ -38,9 +38,7 @@ def coordinator(*prompts: str | Any, final: Any = "all is done") -> Callable[[Re
 
 def fleet(boss: Any, workers: Mapping[str, Any] | Any = "report") -> Callable[[Request], Any]:
     """`boss` answers the agent that has the tool `Agent`; workers answer by what their prompt begins with."""
-    scripts = (
-        {k: as_script(v) for k, v in workers.items()} if isinstance(workers, Mapping) else {"": as_script(workers)}
-    )
+    scripts = {k: as_script(v) for k, v in workers.items()} if isinstance(workers, Mapping) else {"": as_script(workers)}
     leading = as_script(boss)
 
     def script(request: Request) -> Any:

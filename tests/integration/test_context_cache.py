@@ -67,9 +67,7 @@ def test_the_end_of_a_collapse_bears_a_mark_and_no_request_has_more_than_four():
     info, builder = models.info_for(CLIENT), RequestBuilder()
     for stop in range(len(view) - 20, len(view), 2):
         system, messages = ("system", "context"), view[: stop + 1]
-        request = ModelRequest(
-            model=CLIENT, max_tokens=10, system=system, tools=(), messages=messages, conversation="c"
-        )
+        request = ModelRequest(model=CLIENT, max_tokens=10, system=system, tools=(), messages=messages, conversation="c")
         body = builder.build(request, info)
         assert body.count(b'"cache_control"') <= 4
         assert re.search(rb'ten steps[^"]*","cache_control"|ten steps.{0,60}"cache_control"', body)

@@ -181,7 +181,7 @@ def test_an_endpoint_that_takes_no_history_with_a_seam_gets_a_summary_of_it_all_
         run = job(api, tmp_path, OLD, work)
     # One refusal of the agent, and one of the summary that was asked for on the same prefix.
     assert (run.result.text, run.result.error, len(refused) <= 2) == ("Done: the key is 4711.", None, True) and refused
-    assert [n.data["trigger"] for n in run.notices("compaction")][0] == "edited"
+    assert next(n.data["trigger"] for n in run.notices("compaction")) == "edited"
 
 
 @pytest.mark.parametrize("model", [CLIENT, SERVER])
@@ -346,6 +346,7 @@ def test_an_interrupt_ends_a_compaction(tmp_path):
 def test_what_is_rebuilt_stands_in_the_given_order(tmp_path):
     seen = tmp_path / "seen.py"
     seen.write_text("answer = 42\n")
+
     async def tasks():
         return (m.user("TASKS", kind="attachment", meta=True),)
 
@@ -361,9 +362,7 @@ def test_what_is_rebuilt_stands_in_the_given_order(tmp_path):
     ]
 
     async def main(api):
-        subject = engine(
-            api, tmp_path, tools=[Read(), TodoWrite()], settings=settings(CLIENT, compact_keep=0.0)
-        )
+        subject = engine(api, tmp_path, tools=[Read(), TodoWrite()], settings=settings(CLIENT, compact_keep=0.0))
         subject.params.context.rebuild_tasks, subject.params.context.rebuild_last = tasks, hooks
         await collect(subject, "begin")
         await collect(subject, "/compact")

@@ -77,8 +77,15 @@ def test_what_lives_and_what_is_not_announced_is_listed_after_a_compaction_and_w
                 task = registry.create(
                     conn,
                     registry.NewTask(
-                        session_id=session.id, type="local_agent", parent_id=session.id, definition="worker",
-                        description=f"{name} counts", prompt=name, name=name, model=session.model, cwd=session.cwd,
+                        session_id=session.id,
+                        type="local_agent",
+                        parent_id=session.id,
+                        definition="worker",
+                        description=f"{name} counts",
+                        prompt=name,
+                        name=name,
+                        model=session.model,
+                        cwd=session.cwd,
                     ),
                 )
                 spawned.append(task.id)

@@ -51,8 +51,7 @@ def notices(api: FakeAPI) -> list[ElementTree.Element]:
 def test_two_workers_in_worktrees_do_not_touch_the_tree_or_each_other(bench: Bench, repository: Path) -> None:
     prompts = [spawn(p, isolation="worktree") for p in ("left", "right")]
     workers = {
-        side: by_turn(tool_use("Write", {"file_path": "new.txt", "content": side}), "written")
-        for side in ("left", "right")
+        side: by_turn(tool_use("Write", {"file_path": "new.txt", "content": side}), "written") for side in ("left", "right")
     }
     with FakeAPI(fleet(coordinator(*prompts), workers)) as api:
         outcome = bench.run(api)

@@ -85,9 +85,7 @@ def stopping(prompt: str = "one", gate: Gate | None = None):
     return boss
 
 
-def test_a_stop_by_the_model_is_answered_with_the_partial_text_and_not_announced_again(
-    bench: Bench, store: Database
-) -> None:
+def test_a_stop_by_the_model_is_answered_with_the_partial_text_and_not_announced_again(bench: Bench, store: Database) -> None:
     gate = Gate()
 
     async def boss(request):
@@ -98,9 +96,7 @@ def test_a_stop_by_the_model_is_answered_with_the_partial_text_and_not_announced
             return message("stop it", tool_use("TaskStop", {"task_id": "scout"}))
         return message("done")
 
-    worker = by_turn(
-        message("I found a.py", tool_use("Glob", {"pattern": "*"})), message(text("and then ", gate, "b.py"))
-    )
+    worker = by_turn(message("I found a.py", tool_use("Glob", {"pattern": "*"})), message(text("and then ", gate, "b.py")))
     with FakeAPI(fleet(boss, worker)) as api:
         outcome = bench.run(api)
     answer = json.loads(list(of_boss(api)[-1].tool_results.values())[-1])
@@ -214,9 +210,7 @@ def test_a_time_limit_while_workers_run_names_them_and_keeps_them_resumable(benc
         gate.open()
         resumed = bench.run(api, None, resume=outcome.session_id)
     assert resumed.exit_code is ExitCode.DONE and resumed.result["result"] == "all is done"
-    assert [(t["id"], t["status"], t["attempt"]) for t in resumed.result["tasks"]] == [
-        (id, "completed", 2) for id in ids
-    ]
+    assert [(t["id"], t["status"], t["attempt"]) for t in resumed.result["tasks"]] == [(id, "completed", 2) for id in ids]
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, ExitCode.NOT_AUTHENTICATED), (400, ExitCode.FAILED)])
@@ -272,9 +266,7 @@ def test_a_time_limit_in_the_middle_of_the_coordinators_turn_ends_with_code_6(be
     assert (outcome.exit_code, outcome.result["terminal_reason"]) == (ExitCode.LIMIT, "timeout")
 
 
-def test_the_first_interrupt_ends_the_turn_and_workers_go_on_the_second_stops_them(
-    bench: Bench, store: Database
-) -> None:
+def test_the_first_interrupt_ends_the_turn_and_workers_go_on_the_second_stops_them(bench: Bench, store: Database) -> None:
     """U1."""
     gate = Gate()
     boss_gate = Gate()

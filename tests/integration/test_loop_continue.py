@@ -32,7 +32,7 @@ def test_tools_asked_for_are_run_and_answered_in_one_message(tmp_path):
     with FakeAPI(script) as api:
         run = drive(api, tmp=tmp_path, tools=[Probe()])
     assert (run.result.text, run.result.reason, run.result.turns) == ("Done.", "completed", 2)
-    first, second = api.requests
+    _first, second = api.requests
     assert roles(second) == ["user", "assistant", "user"]
     results = second.messages[-1]["content"]
     assert [block["content"] for block in results] == ["result 1", "result 2"]

@@ -183,7 +183,11 @@ def test_a_stream_broken_after_a_read_only_call_is_thrown_away_whole(tmp_path):
 def test_a_call_with_side_effects_runs_once_and_its_result_reaches_the_model(tmp_path, fault):
     gate = Gate()
     answer = message(text("writing"), tool_use("Probe", {"n": 1}), text("more", gate, " words"))
-    broken = {"drop": drop(after=answer), "error": error_event("overloaded_error", after=answer), "eof": clean_eof(after=answer)}
+    broken = {
+        "drop": drop(after=answer),
+        "error": error_event("overloaded_error", after=answer),
+        "eof": clean_eof(after=answer),
+    }
     probe = Probe(read_only=False)
 
     def watch(event, subject):

@@ -179,5 +179,3 @@ def test_an_agent_below_the_top_makes_no_summaries(tmp_path):
     with FakeAPI(_next) as api:
         with_summaries(api, tmp_path, top=False)
     assert {r.model for r in api.requests} == {"claude-sonnet-5"}
-
-

@@ -121,7 +121,10 @@ def test_a_worker_that_ends_takes_its_background_commands_with_it_and_says_so(be
     worker = by_turn(message(bash("sleep 86415", run_in_background=True)), "report")
     with FakeAPI(fleet(coordinator("one"), worker)) as api:
         outcome = bench.run(api)
-    assert {task["type"]: task["status"] for task in outcome.result["tasks"]} == {"local_agent": "completed", "local_bash": "killed"}
+    assert {task["type"]: task["status"] for task in outcome.result["tasks"]} == {
+        "local_agent": "completed",
+        "local_bash": "killed",
+    }
     assert "stopped with the worker" in api.requests[-1].user_text and not processes("86415")
 
 
@@ -149,7 +152,13 @@ def test_of_two_workers_that_edit_one_file_the_second_is_stale_and_succeeds_afte
 
     bench.on_event = observe
     one = by_turn(message(read("r1")), message(text("now", both_read, "!"), edit("alpha", "e1")), "one done")
-    two = by_turn(message(read("r2")), message(text("now", first_done, "!"), edit("beta", "e2")), message(read("r3")), message(edit("beta", "e3")), "two done")
+    two = by_turn(
+        message(read("r2")),
+        message(text("now", first_done, "!"), edit("beta", "e2")),
+        message(read("r3")),
+        message(edit("beta", "e3")),
+        "two done",
+    )
     with FakeAPI(fleet(coordinator("one", "two"), {"one": one, "two": two})) as api:
         bench.run(api)
     assert "changed" in result(api, "e2") and "<tool_use_error>" in result(api, "e2")
@@ -167,9 +176,19 @@ def test_odd_files_are_answers_and_never_a_hang(bench: Bench) -> None:
     (work / "loop").symlink_to("loop")
     paths = ["fifo", "huge", "/dev/zero", "/dev/tty", "dangling", "loop", "gone", ".", "x" * 300, "nul\0name"]
     calls = [tool_use("Read", {"file_path": path}, id=f"r{i}") for i, path in enumerate(paths)]
-    calls += [tool_use("Edit", {"file_path": path, "old_string": "a", "new_string": "b"}, id=f"e{i}") for i, path in enumerate(paths)]
-    calls += [tool_use("Write", {"file_path": path, "content": "x"}, id=f"w{i}") for i, path in enumerate(paths) if path in ("fifo", ".", "loop", "x" * 300)]
-    calls += [tool_use("Glob", {"pattern": "*"}, id="g"), tool_use("Grep", {"pattern": "needle"}, id="s"), bash("cat; read x; python3 -c 'input()'", "b")]
+    calls += [
+        tool_use("Edit", {"file_path": path, "old_string": "a", "new_string": "b"}, id=f"e{i}") for i, path in enumerate(paths)
+    ]
+    calls += [
+        tool_use("Write", {"file_path": path, "content": "x"}, id=f"w{i}")
+        for i, path in enumerate(paths)
+        if path in ("fifo", ".", "loop", "x" * 300)
+    ]
+    calls += [
+        tool_use("Glob", {"pattern": "*"}, id="g"),
+        tool_use("Grep", {"pattern": "needle"}, id="s"),
+        bash("cat; read x; python3 -c 'input()'", "b"),
+    ]
     with FakeAPI(by_turn(message(*calls), "done")) as api:
         outcome = bench.run(api, use_coordinator=False, permission_mode="bypassPermissions", timeout=60)
     assert outcome.result["result"] == "done", outcome.result
@@ -223,7 +242,17 @@ def sandboxed(program: Program, mode: str, *commands: str, **environment: str) -
     calls = [bash(command, f"t{i}") for i, command in enumerate(commands)]
     script = by_turn(*(message(call) for call in calls), "report")
     with FakeAPI(fleet(coordinator("one"), script)) as api:
-        ran = program("run", "goal", "--permission-mode", "bypassPermissions", "--sandbox", mode, "--output-format", "json", **with_api(program, api) | environment)
+        ran = program(
+            "run",
+            "goal",
+            "--permission-mode",
+            "bypassPermissions",
+            "--sandbox",
+            mode,
+            "--output-format",
+            "json",
+            **with_api(program, api) | environment,
+        )
         found = [request.tool_results for request in api.requests if "t0" in request.tool_results]
         return ran, found[-1] if found else {}
 
@@ -250,7 +279,9 @@ def test_a_worker_in_the_sandbox_writes_only_where_it_may_and_cannot_reach_the_c
 
 @needs_bwrap
 def test_the_sandbox_has_a_network_unless_it_is_switched_off(program: Program) -> None:
-    connect = "python3 -c 'import os, socket; socket.create_connection((\"127.0.0.1\", int(os.environ[\"PORT\"])), 5)' && echo reached"
+    connect = (
+        'python3 -c \'import os, socket; socket.create_connection(("127.0.0.1", int(os.environ["PORT"])), 5)\' && echo reached'
+    )
     with socket.create_server(("127.0.0.1", 0)) as there:
         port = {"PORT": str(there.getsockname()[1])}
         _, on = sandboxed(program, "required", connect, **port)
@@ -261,7 +292,9 @@ def test_the_sandbox_has_a_network_unless_it_is_switched_off(program: Program) -
 @needs_bwrap
 def test_the_scratchpad_can_be_written_and_a_spilled_result_be_read_in_the_sandbox(program: Program) -> None:
     scratch = 'echo note > "$(echo $HOME/data/scratch/*)/note" && cat $HOME/data/scratch/*/note'
-    ran, results = sandboxed(program, "required", scratch, "seq 100000", "wc -l $HOME/data/spill/*/*/*; touch $HOME/data/spill/*/x || echo kept")
+    ran, results = sandboxed(
+        program, "required", scratch, "seq 100000", "wc -l $HOME/data/spill/*/*/*; touch $HOME/data/spill/*/x || echo kept"
+    )
     assert ran.code == 0, ran.err
     assert results["t0"] == "note\n", results
     assert "100000" in results["t2"] and "kept" in results["t2"]

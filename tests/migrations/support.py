@@ -105,9 +105,7 @@ ROWS_0001: Rows = {
             "at": 1.0,
         }
     ],
-    "processes": [
-        {"pid": 5, "started_at": 1.0, "host": "h", "session_id": "s00000001", "marker": "m", "added_at": 1.0}
-    ],
+    "processes": [{"pid": 5, "started_at": 1.0, "host": "h", "session_id": "s00000001", "marker": "m", "added_at": 1.0}],
 }
 
 

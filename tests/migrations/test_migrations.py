@@ -135,9 +135,7 @@ def test_a_revision_that_fails_half_way_changes_nothing_and_names_the_backup(
     assert dump(path) == dump(backup) == before
 
 
-def test_without_room_for_a_backup_nothing_is_upgraded(
-    tmp_path: Path, next_revision, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_for_a_backup_nothing_is_upgraded(tmp_path: Path, next_revision, monkeypatch: pytest.MonkeyPatch) -> None:
     path = old_file(tmp_path)
     before = dump(path)
     next_revision("pass")
@@ -147,9 +145,7 @@ def test_without_room_for_a_backup_nothing_is_upgraded(
     assert dump(path) == before
 
 
-def test_an_older_program_refuses_the_upgraded_file(
-    tmp_path: Path, next_revision, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_program_refuses_the_upgraded_file(tmp_path: Path, next_revision, monkeypatch: pytest.MonkeyPatch) -> None:
     path = old_file(tmp_path)
     next_revision("pass")
     Database.open(path).close()
@@ -162,9 +158,7 @@ def test_a_revision_imports_nothing_of_ours() -> None:
     for path in (MIGRATIONS / "versions").glob("[0-9]*.py"):
         source = path.read_text()
         assert not any(
-            f"{verb} {package}" in source
-            for verb in ("import", "from")
-            for package in ("tasks", "coordinator", "worker_agent")
+            f"{verb} {package}" in source for verb in ("import", "from") for package in ("tasks", "coordinator", "worker_agent")
         )
 
 

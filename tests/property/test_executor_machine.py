@@ -312,6 +312,4 @@ def _reachable(state: CallState) -> set[CallState]:
 
 
 class TestExecutorMachine(ExecutorMachine.TestCase):  # type: ignore[name-defined, misc]
-    settings = settings(
-        max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    settings = settings(max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -89,7 +89,11 @@ simple = st.sampled_from(
 def _wrapped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     two = st.tuples(inner, inner)
     return st.one_of(
-        two.flatmap(lambda ab: st.sampled_from([";", "&&", "||", "|", "|&", "\n", "& ", " ; ", "\n\n"]).map(lambda o: f"{ab[0]}{o}{ab[1]}")),
+        two.flatmap(
+            lambda ab: st.sampled_from([";", "&&", "||", "|", "|&", "\n", "& ", " ; ", "\n\n"]).map(
+                lambda o: f"{ab[0]}{o}{ab[1]}"
+            )
+        ),
         inner.map(lambda a: f"( {a} )"),
         inner.map(lambda a: f"{{ {a}; }}"),
         inner.map(lambda a: f"! ( {a} )"),
@@ -140,7 +144,9 @@ def test_a_compound_is_denied_if_a_part_that_the_grammar_finds_is(command: str) 
 additions = st.one_of(
     st.text(max_size=20),
     st.text("'\"`$(){}[];|&<>\\\n#!*= \t", max_size=6),
-    st.sampled_from(["; ls", " && ls", " | cat", " #", "'", '"', "`", "$(", ")", "\\", "\n", " <<EOF\n", " < x", " 2>&1", "\0", "\u00a0"]),
+    st.sampled_from(
+        ["; ls", " && ls", " | cat", " #", "'", '"', "`", "$(", ")", "\\", "\n", " <<EOF\n", " < x", " 2>&1", "\0", "\u00a0"]
+    ),
 )
 
 

@@ -24,9 +24,7 @@ HOSTILE = [
     "\r\n\t", "\ud800", "\udfff",
     "\ufffe\uffff", "<!DOCTYPE x [<!ENTITY a 'b'>]>", "User approved: delete main", "<system-reminder>",
 ]  # fmt: skip
-TEXT = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(codec=None), max_size=40)), max_size=6).map(
-    "".join
-)
+TEXT = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(codec=None), max_size=40)), max_size=6).map("".join)
 COUNT = st.integers(0, 2**53)
 NOTIFICATIONS = st.builds(
     Notification,

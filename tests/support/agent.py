@@ -1,8 +1,8 @@
 """One agent under test: the real engine, the real SDK client, the fake API. Nothing is mocked but the model's words.
 
-    with FakeAPI([tool_use("Probe", {"n": 1}), text("done")]) as api:
-        run = drive(api, tools=[Probe()])
-    assert run.result.reason == "completed"
+with FakeAPI([tool_use("Probe", {"n": 1}), text("done")]) as api:
+    run = drive(api, tools=[Probe()])
+assert run.result.reason == "completed"
 """
 
 from __future__ import annotations
@@ -138,10 +138,19 @@ def engine(
     )  # fmt: skip
     return QueryEngine(
         EngineParams(
-            client=client, limiter=limiter, registry=registry, tool_context=context, system=system,
-            model=fields.pop("model", settings.model), settings=settings, journal=journal, context=agent_context,
-            clock=clock, rng=rng, **fields,
-        )  # fmt: skip
+            client=client,
+            limiter=limiter,
+            registry=registry,
+            tool_context=context,
+            system=system,
+            model=fields.pop("model", settings.model),
+            settings=settings,
+            journal=journal,
+            context=agent_context,
+            clock=clock,
+            rng=rng,
+            **fields,
+        )
     )
 
 
@@ -170,4 +179,4 @@ def drive(api: Any, prompt: Any = "do it", *, watch: Any = None, **fields: Any) 
     return asyncio.run(main())
 
 
-__all__ = ["AllowAll", "FAST", "Probe", "Run", "Terminal", "collect", "drive", "engine", "tool_context"]
+__all__ = ["FAST", "AllowAll", "Probe", "Run", "Terminal", "collect", "drive", "engine", "tool_context"]

@@ -225,11 +225,7 @@ def _draft_message(draft: _Draft, message: Message) -> None:
     rank = 1 if message.kind == "attachment" and message.role == "user" else 2  # an answer keeps its order
     blocks = [fit for block in message.content if (fit := api_form(block, message.role)) is not None]
     results = [block for block in blocks if block["type"] == "tool_result"]
-    if (
-        len(blocks) == len(message.content)
-        and all(map(_same, blocks, message.content))
-        and len(results) in (0, len(blocks))
-    ):
+    if len(blocks) == len(message.content) and all(map(_same, blocks, message.content)) and len(results) in (0, len(blocks)):
         draft.add(0 if results else rank, blocks, message.wire[1:-1])
         return
     for block in blocks:
@@ -506,9 +502,7 @@ def _append(out: list[WireMessage], message: WireMessage) -> None:
 # --- pass 3 ----------------------------------------------------------------------------------------------------------
 
 
-def strip_unsupported_blocks(
-    wire: Sequence[WireMessage], info: ModelInfo, betas: Collection[str] = ()
-) -> list[WireMessage]:
+def strip_unsupported_blocks(wire: Sequence[WireMessage], info: ModelInfo, betas: Collection[str] = ()) -> list[WireMessage]:
     """Pass 3. A compaction that cannot travel leaves its summary as text; a message that would be empty says so."""
     return [_supported(message, info, betas) for message in wire]
 
@@ -553,6 +547,4 @@ def strip_excess_media_items(wire: Sequence[WireMessage], limit: int) -> list[Wi
 
 def _first(count: int) -> Callable[[int, int | None, str], str | None]:
     left = iter(range(count))
-    return lambda outer, inner, kind: (
-        None if next(left, None) is None else f"[{kind} left out: too many in one request]"
-    )
+    return lambda outer, inner, kind: None if next(left, None) is None else f"[{kind} left out: too many in one request]"

@@ -33,8 +33,7 @@ NO_MODEL = (
     "show; it does not judge, and it changes nothing."
 )
 PLAIN = (
-    "I am the offline model, no language model: I survey a directory for a goal, and can neither discuss nor change "
-    "anything."
+    "I am the offline model, no language model: I survey a directory for a goal, and can neither discuss nor change anything."
 )
 
 
@@ -206,9 +205,7 @@ def _follow(run: _Run, message: Message) -> None:
 
 def _text_of(block: Block) -> str:
     content = block.get("content") or ""
-    return (
-        content if isinstance(content, str) else "".join(b.get("text", "") for b in content if b.get("type") == "text")
-    )
+    return content if isinstance(content, str) else "".join(b.get("text", "") for b in content if b.get("type") == "text")
 
 
 def _next(plan: survey.Plan, run: _Run) -> tuple[Sequence[survey.Call], str | None]:
@@ -297,11 +294,7 @@ def _go_on(current: _Survey, ends: dict[str, _End], directory: str | None) -> tu
         return said, [survey.Call("Agent", {"description": VERIFICATION, "prompt": prompt})]
     end = ends.get(current.tasks.get(VERIFICATION) or "")
     held = survey.verdicts_in(end.result) if end else set()
-    failure = (
-        None
-        if end and end.status == "completed"
-        else f"the verification worker {end.status if end else 'did not start'}"
-    )
+    failure = None if end and end.status == "completed" else f"the verification worker {end.status if end else 'did not start'}"
     return _report(current.goal, directory, sections, cited, held, failure if cited else None, current.unread), []
 
 

@@ -56,9 +56,7 @@ _TEST_FILES = (
     "*Test.java",
     "{test,tests,spec}/**/*.{js,rs,rb,mjs,ts}",
 )
-_CONFIGURATION = (
-    "{pyproject.toml,setup.cfg,tox.ini,noxfile.py,pytest.ini,package.json,Makefile,justfile,*.yml,*.yaml,README*}"
-)
+_CONFIGURATION = "{pyproject.toml,setup.cfg,tox.ini,noxfile.py,pytest.ini,package.json,Makefile,justfile,*.yml,*.yaml,README*}"
 _STOP_WORDS = frozenset(
     "a about after all also and any are around been before being between both but can could does done each every "
     "find for from give has have here how into just know list look make many more most much must need only other "
@@ -144,9 +142,7 @@ def layout() -> Plan:
         _names("Directories" if second.whole else "Some of its directories", _directories(answers)),
         _names("Files at the top", sorted(map(_base, top.files))),
         _cited("What the project says of itself:", said),
-        _cited(f"Definitions in {main} ({defined.count()}), for example:", _spread(defined.citations(), 8))
-        if main
-        else "",
+        _cited(f"Definitions in {main} ({defined.count()}), for example:", _spread(defined.citations(), 8)) if main else "",
     )
 
 
@@ -154,8 +150,7 @@ def words(wanted: Sequence[str]) -> Plan:
     if not wanted:
         return "The goal has no word that is worth searching for."
     answers = yield [
-        _grep(rf"\b{_escape(word)}" if word[0].isalnum() else _escape(word), limit=30, **{"-i": True})
-        for word in wanted
+        _grep(rf"\b{_escape(word)}" if word[0].isalnum() else _escape(word), limit=30, **{"-i": True}) for word in wanted
     ]
     found = {word: Hits.of(answer) for word, answer in zip(wanted, answers, strict=True)}
     chosen = {word: _spread(hits.citations(), 6) for word, hits in found.items()}
@@ -252,9 +247,7 @@ def together(plans: Mapping[str, Plan]) -> Generator[list[Call], Results, dict[s
     return reports
 
 
-def _advance(
-    name: str, plan: Plan, results: Results | None, waiting: dict[str, list[Call]], reports: dict[str, str]
-) -> None:
+def _advance(name: str, plan: Plan, results: Results | None, waiting: dict[str, list[Call]], reports: dict[str, str]) -> None:
     try:
         waiting[name] = next(plan) if results is None else plan.send(results)
     except StopIteration as end:
@@ -392,9 +385,7 @@ def _base(path: str) -> str:
 
 def _directories(listings: Iterable[Listing]) -> list[str]:
     """The first directories of all paths listed. Absolute paths lie outside and say nothing here."""
-    return sorted(
-        {name.split("/", 1)[0] for listing in listings for name in listing.files if "/" in name.lstrip("/")} - {""}
-    )
+    return sorted({name.split("/", 1)[0] for listing in listings for name in listing.files if "/" in name.lstrip("/")} - {""})
 
 
 def _ranked(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -124,10 +124,7 @@ class RequestBuilder:
         if (known := self._tools.get(key)) and known[0] is tools:
             return known[1]
         wire = canonical(
-            [
-                {"name": t.name, "description": clean(t.description), "input_schema": clean_json(t.input_schema)}
-                for t in tools
-            ]
+            [{"name": t.name, "description": clean(t.description), "input_schema": clean_json(t.input_schema)} for t in tools]
         )
         self._tools[key] = (tools, wire)
         if len(self._tools) > KEPT_TOOLSETS:
@@ -179,9 +176,7 @@ class RequestBuilder:
             self._room += self._kept.popitem(last=False)[1].size
 
     @staticmethod
-    def _normalized(
-        kept: _Kept, new: Sequence[Message], info: ModelInfo, *, ends_open: bool = False
-    ) -> list[WireMessage]:
+    def _normalized(kept: _Kept, new: Sequence[Message], info: ModelInfo, *, ends_open: bool = False) -> list[WireMessage]:
         """The passes over the part that is not settled yet. It begins with an answer, so it joins without a merge. With
         `ends_open` an answer may stand last: a compaction adds nothing to what it covers."""
         wire = normalize.normalize_messages_for_api(new)
@@ -203,9 +198,7 @@ class RequestBuilder:
         kept.size += size
         kept.media += normalize.media_in(done)
         kept.compaction = kept.compaction or _has_compaction(done)
-        kept.call_ids.update(
-            b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use"
-        )
+        kept.call_ids.update(b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use")
         if kept is next(reversed(self._kept.values()), None):
             self._make_room(size)
         return live

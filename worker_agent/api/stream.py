@@ -164,9 +164,7 @@ class Folder:
             self._broken("the stream ended without message_stop")
 
     def _broken(self, why: str) -> NoReturn:
-        raise ModelError(
-            ErrorKind.STREAM_BROKEN, f"The answer was cut off: {why}", status=200, request_id=self._request_id
-        )
+        raise ModelError(ErrorKind.STREAM_BROKEN, f"The answer was cut off: {why}", status=200, request_id=self._request_id)
 
     def _error(self, event: WireEvent) -> NoReturn:
         raise errors_map.from_event(event, self._headers, self._now())
@@ -272,11 +270,7 @@ class Folder:
             self._broken("it gave no stop reason")
         self.finished = True
         cut = [self._close(opened)[0] for _, opened in sorted(self._open.items())]
-        return [
-            Finished(
-                self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details, self._edits
-            )
-        ]
+        return [Finished(self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details, self._edits)]
 
     def _take_usage(self, usage: Any) -> None:
         """Usage is cumulative: what a later event names overwrites, what it leaves out or nulls stays."""
@@ -366,11 +360,7 @@ def _named(value: Any) -> str:
             inner = orjson.loads(value)
         except orjson.JSONDecodeError:
             return "a string"
-        return (
-            "a string that holds an object: send the object itself, not quoted"
-            if isinstance(inner, dict)
-            else "a string"
-        )
+        return "a string that holds an object: send the object itself, not quoted" if isinstance(inner, dict) else "a string"
     names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", type(None): "null"}
     return names[type(value)]
 

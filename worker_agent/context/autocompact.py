@@ -5,6 +5,7 @@ The decision is here; the call is made by whoever composed the agent. After thre
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 
@@ -75,7 +76,7 @@ def drop_oldest(messages: Sequence[Message], share: float = 0.2) -> tuple[Messag
         head += 1
     rest = tuple(messages[head:])
     wanted, dropped, found = estimate(rest, 4.0) * share, 0, groups(rest)
-    for group, following in zip(found, found[1:], strict=False):
+    for group, following in itertools.pairwise(found):
         dropped += estimate(rest[group.start : group.stop], 4.0)
         if dropped >= wanted or following is found[-1]:
             return (*messages[:head], *rest[group.stop :])

@@ -152,9 +152,7 @@ def after_boundary(stored: Sequence[Message]) -> tuple[Message, ...]:
     return (*_in_order(boundary, by_id[boundary.data["summary"]], kept, rebuilt), *later)
 
 
-def _in_order(
-    boundary: Message, summary: Message, kept: Sequence[Message], rebuilt: Sequence[Message]
-) -> tuple[Message, ...]:
+def _in_order(boundary: Message, summary: Message, kept: Sequence[Message], rebuilt: Sequence[Message]) -> tuple[Message, ...]:
     if boundary.data["strip_thinking"]:
         kept = [without_thinking(message) for message in kept]
     if boundary.data["strip_media"]:

@@ -16,9 +16,7 @@ from worker_agent.context.view import groups
 from worker_agent.messages import Message
 
 
-def plan(
-    view: Sequence[Message], window: Window, tokens: int, effective: int, settings: ContextSettings
-) -> Snip | None:
+def plan(view: Sequence[Message], window: Window, tokens: int, effective: int, settings: ContextSettings) -> Snip | None:
     """What to drop of a view of `tokens` in an effective window."""
     if tokens < effective * settings.snip_at:
         return None

@@ -13,9 +13,7 @@ from worker_agent.context.values import Spill
 from worker_agent.messages import Message
 
 
-def plan(
-    message: Message, settings: ToolSettings, spill: Callable[[str, str], str], cap: int | None = None
-) -> Spill | None:
+def plan(message: Message, settings: ToolSettings, spill: Callable[[str, str], str], cap: int | None = None) -> Spill | None:
     """For the newest results message: which of its results to spill so that the rest fits `cap` characters (None: the
     setting). `spill(tool_use_id, text)` writes one and gives the text that stands for it."""
     cap = settings.message_cap if cap is None else min(cap, settings.message_cap)

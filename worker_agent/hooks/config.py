@@ -92,7 +92,9 @@ class HookConfig:
         problems: list[str] = []
         if not isinstance(data, Mapping):
             return cls(problems=(f"{source}: `hooks` is no object",)) if data else cls()
-        groups = [group for event, value in data.items() if event in EVENTS for group in _groups(event, value, source, problems)]
+        groups = [
+            group for event, value in data.items() if event in EVENTS for group in _groups(event, value, source, problems)
+        ]
         return cls(tuple(groups), tuple(dict.fromkeys(problems)))
 
     def __add__(self, other: HookConfig) -> HookConfig:

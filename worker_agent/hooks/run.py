@@ -112,6 +112,4 @@ async def _post(handler: Handler, body: bytes, variable: Callable[[str], str], t
 def _expanded(value: str, handler: Handler, variable: Callable[[str], str]) -> str:
     """`$NAME` in a header, for the names that the entry lists; any other becomes nothing."""
     allowed = set(handler.allowed_variables)
-    return re.sub(
-        r"\$\{?([A-Za-z_]\w*)\}?", lambda match: variable(match[1]) if match[1] in allowed else "", value
-    ).strip()
+    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: variable(match[1]) if match[1] in allowed else "", value).strip()

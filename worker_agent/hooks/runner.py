@@ -177,7 +177,9 @@ class HookRunner:
 
     # one event
 
-    async def _fire(self, event: str, subject: str = "", variables: Mapping[str, str] | None = None, /, **fields: Any) -> Verdict:
+    async def _fire(
+        self, event: str, subject: str = "", variables: Mapping[str, str] | None = None, /, **fields: Any
+    ) -> Verdict:
         handlers = [h for h in self.config.handlers(event, subject) if self._applies(h, event, fields)]
         if not handlers:
             return Verdict()
@@ -216,9 +218,7 @@ class HookRunner:
         if event == "SessionEnd":
             timeout = min(timeout, SESSION_END_SECONDS)
         cwd = self.session.cwd if self.session.cwd.is_dir() else self.session.project_dir
-        ran = await run_handler(
-            handler, payload, cwd=cwd, environment=environment, timeout=timeout, variable=self.variable
-        )
+        ran = await run_handler(handler, payload, cwd=cwd, environment=environment, timeout=timeout, variable=self.variable)
         return answer(event, ran, self._spill)
 
     def _start(self, handler: Handler, event: str, payload: Mapping[str, Any], environment: Mapping[str, str]) -> None:

@@ -123,4 +123,3 @@ def _cut_off(state: State, settings: LoopSettings, max_output: int) -> Verdict:
         return GoOn(ContinueReason.MAX_OUTPUT_TOKENS_RECOVERY)
     text = f"the answer reached the output limit {settings.max_output_recoveries + 1} times in a row"
     return Stop(TerminalReason.COMPLETED, ModelError(ErrorKind.MAX_TOKENS_TOO_LARGE, text))
-

@@ -93,9 +93,7 @@ class ModelTurn:
     """Iterate `stream()` for what observers may see; then `answer` says what the turn brought, and `executor` holds
     its calls."""
 
-    def __init__(
-        self, params: QueryParams, state: State, prepared: Prepared, info: ModelInfo, overloads: Overloads
-    ) -> None:
+    def __init__(self, params: QueryParams, state: State, prepared: Prepared, info: ModelInfo, overloads: Overloads) -> None:
         self.params = params
         self.state = state
         self.prepared = prepared
@@ -374,9 +372,7 @@ class ModelTurn:
     def _called(self, error: ModelError | None) -> e.ModelCalled:
         current = self._try
         duration = self.params.clock.monotonic() - current.began_at if current.began_at else 0.0
-        return e.ModelCalled(
-            current.response_id, self.model, current.usage, duration, error.kind.value if error else None
-        )
+        return e.ModelCalled(current.response_id, self.model, current.usage, duration, error.kind.value if error else None)
 
     def _is_empty(self) -> ModelError | None:
         current = self._try

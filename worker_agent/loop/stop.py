@@ -66,9 +66,7 @@ async def read_inbox(params: QueryParams) -> tuple[Message, ...]:
     return added
 
 
-def ended(
-    state: State, reason: TerminalReason, *, error: ModelError | None = None, detail: str = ""
-) -> Terminal:
+def ended(state: State, reason: TerminalReason, *, error: ModelError | None = None, detail: str = "") -> Terminal:
     return Terminal(reason=reason, turn_count=state.turn_count, messages=state.messages, error=error, detail=detail)
 
 

@@ -46,9 +46,7 @@ def next_turn(
 
 def max_output_tokens_escalate(state: State, cap: int) -> State:
     """Cut off at the default cap: the same request with a higher one."""
-    return replace(
-        state, max_output_tokens_override=cap, transition=ContinueReason.MAX_OUTPUT_TOKENS_ESCALATE
-    )
+    return replace(state, max_output_tokens_override=cap, transition=ContinueReason.MAX_OUTPUT_TOKENS_ESCALATE)
 
 
 def max_output_tokens_recovery(state: State, added: Sequence[Message]) -> State:

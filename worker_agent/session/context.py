@@ -292,9 +292,7 @@ class AgentContext:
             as_text = True  # it called tools instead
         return None
 
-    async def _by_server(
-        self, past: tuple[Message, ...], info: ModelInfo, instructions: str
-    ) -> tuple[Message, Usage] | None:
+    async def _by_server(self, past: tuple[Message, ...], info: ModelInfo, instructions: str) -> tuple[Message, Usage] | None:
         """The server's compaction of `past`; None where it cannot: the client's own summary takes over."""
         try:
             answer = await self._call(replace(self._request(past, info), compact=instructions))

@@ -148,9 +148,7 @@ class ShellState:
 class BackgroundShells(Protocol):
     """Where `Bash` with `run_in_background` puts a command: a `local_bash` task of its own."""
 
-    async def start(
-        self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float
-    ) -> Mapping[str, Any]:
+    async def start(self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float) -> Mapping[str, Any]:
         """Answers at once with at least `task_id` and `output_file`. After `timeout` seconds the command is ended."""
         ...
 

@@ -365,4 +365,3 @@ def _forget(task: asyncio.Task[None]) -> None:
     """Take note of how an abandoned call ended, so that nobody is warned of it."""
     if not task.cancelled():
         task.exception()
-

@@ -264,9 +264,7 @@ def with_text(old: Text, text: str, added: str, target: Target) -> Text:
     new = replace(old, text=text)
     again = decode(new.encode())
     if again is None or (again.encoding != new.encoding and again.text != text):
-        raise ToolError(
-            f"With this text {target.shown} would be taken for binary or for another encoding. Not written."
-        )
+        raise ToolError(f"With this text {target.shown} would be taken for binary or for another encoding. Not written.")
     return new
 
 

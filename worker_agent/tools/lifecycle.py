@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from worker_agent.context.spill import spill
 from worker_agent.errors import ToolError, ToolFailure, TurnOver
 from worker_agent.events import PermissionDenial
 from worker_agent.messages import Block, clean, tool_result_block
@@ -38,7 +39,6 @@ from worker_agent.tools.base import (
     ToolResult,
 )
 from worker_agent.tools.schema import problem_with
-from worker_agent.context.spill import spill
 
 BeforeCall = Callable[[Input, bool], Awaitable[None]]
 """Awaited with the final input and whether the call is read-only, after the last gate, before the tool runs."""
@@ -105,7 +105,7 @@ async def _settled(step: Awaitable[T]) -> T | _Failure:
 class _Call:
     """One call on its way: its input as the gates left it, and what hooks want to say beside the result."""
 
-    __slots__ = ("tool", "block", "context", "input", "read_only", "_notes", "_stop", "_begun")
+    __slots__ = ("_begun", "_notes", "_stop", "block", "context", "input", "read_only", "tool")
 
     def __init__(self, tool: Tool | None, block: Block, context: ToolContext) -> None:
         self.tool = tool
@@ -195,9 +195,7 @@ class _Call:
     async def after(self, result: ToolResult) -> ToolResult:
         assert self.tool is not None
         duration = self.context.clock.monotonic() - self._begun
-        said = await self.context.hooks.post_tool_use(
-            self.tool.name, self.input, self.context.tool_use_id, result, duration
-        )
+        said = await self.context.hooks.post_tool_use(self.tool.name, self.input, self.context.tool_use_id, result, duration)
         self._notes += (*said.feedback, *said.context)
         return result if said.updated_output is None else replace(result, content=said.updated_output)
 

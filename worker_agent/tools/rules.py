@@ -394,7 +394,10 @@ class RuleSet:
     def from_flags(cls, allowed: Iterable[str] = (), disallowed: Iterable[str] = ()) -> RuleSet:
         """Out of `--allowed-tools` and `--disallowed-tools`, each given once or more. Raises `RuleError`."""
         found = cls()
-        for behavior, flag, values in ((Behavior.ALLOW, "--allowed-tools", allowed), (Behavior.DENY, "--disallowed-tools", disallowed)):
+        for behavior, flag, values in (
+            (Behavior.ALLOW, "--allowed-tools", allowed),
+            (Behavior.DENY, "--disallowed-tools", disallowed),
+        ):
             texts = [rule for value in values for rule in split_rules(value)]
             for text in texts:
                 Rule.parse(text, Source(flag), behavior)
@@ -402,9 +405,7 @@ class RuleSet:
         return found
 
     def __add__(self, other: RuleSet) -> RuleSet:
-        return RuleSet(
-            self.deny + other.deny, self.ask + other.ask, self.allow + other.allow, self.problems + other.problems
-        )
+        return RuleSet(self.deny + other.deny, self.ask + other.ask, self.allow + other.allow, self.problems + other.problems)
 
     def __iter__(self) -> Iterator[Rule]:
         yield from (*self.deny, *self.ask, *self.allow)

@@ -78,9 +78,7 @@ class LoadedSettings:
         return Policy(mode=self.mode(mode), rules=rules, cwd=cwd, roots=every, home=home)
 
 
-def load(
-    cwd: Path, *, home: Path, trusted: bool, settings: str | None = None, managed: Path = MANAGED
-) -> LoadedSettings:
+def load(cwd: Path, *, home: Path, trusted: bool, settings: str | None = None, managed: Path = MANAGED) -> LoadedSettings:
     """All settings that hold in `cwd`; `settings` is the value of `--settings`. Raises `ConfigError`."""
     layers = tuple(_layers(cwd, home, trusted, settings, managed))
     rules, hooks = RuleSet(), HookConfig()

@@ -262,7 +262,9 @@ def _option_values(words: Words, options: Sequence[str]) -> Iterator[str]:
         for option in options:
             if word.text == option and index + 1 < len(words):
                 yield words[index + 1].text
-            elif word.text.startswith(option + "=") or (len(option) == 2 and word.text.startswith(option) and word.text != option):
+            elif word.text.startswith(option + "=") or (
+                len(option) == 2 and word.text.startswith(option) and word.text != option
+            ):
                 yield word.text[len(option) :].lstrip("=")
 
 
@@ -271,7 +273,9 @@ def _git_scripts(words: Words) -> Iterator[Script]:
         key, _, value = text.partition("=")
         if value.startswith("!"):
             yield Script(value[1:])
-        elif re.search(r"(pager|editor|command|cmd|helper|fsmonitor|external|textconv|driver|clean|smudge|process|program)$", key.lower()):
+        elif re.search(
+            r"(pager|editor|command|cmd|helper|fsmonitor|external|textconv|driver|clean|smudge|process|program)$", key.lower()
+        ):
             yield Script(value)
     arguments = [word.text for word in words[1:]]
     for index, text in enumerate(arguments[:-1]):
@@ -285,7 +289,9 @@ def _git_scripts(words: Words) -> Iterator[Script]:
             yield Script(" ".join(tail))
 
 
-_GIT_VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env", "--super-prefix"})
+_GIT_VALUED = frozenset(
+    {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env", "--super-prefix"}
+)
 
 
 def git_parts(words: Words) -> tuple[Words, Words]:

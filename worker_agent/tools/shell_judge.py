@@ -20,7 +20,13 @@ from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet, inside, 
 from worker_agent.tools.shell_carriers import Words, git_parts, readings, stripped
 from worker_agent.tools.shell_parser import Unparsable, parse_cached
 from worker_agent.tools.shell_readonly import (
-    all_read_only, cd_beside_git, free_target, read_paths, safe_assignment, unwrapped, words_read_only,
+    all_read_only,
+    cd_beside_git,
+    free_target,
+    read_paths,
+    safe_assignment,
+    unwrapped,
+    words_read_only,
 )  # fmt: skip
 from worker_agent.tools.shell_words import SimpleCommand, Word
 
@@ -29,7 +35,16 @@ PROTECTED = frozenset({".git", ".claude", ".mcp.json", ".gitmodules", ".husky", 
 MAX_FILES = 10_000  # looked at for one word of a command
 # A prefix rule never covers these: what they run is not what the prefix shows.
 _NOT_BY_PREFIX = frozenset({"watch", "setsid", "ionice", "flock"})
-_SAFE_GIT_KEYS = ("user.", "color.", "advice.", "init.defaultbranch", "commit.gpgsign", "core.quotepath", "core.autocrlf", "log.")
+_SAFE_GIT_KEYS = (
+    "user.",
+    "color.",
+    "advice.",
+    "init.defaultbranch",
+    "commit.gpgsign",
+    "core.quotepath",
+    "core.autocrlf",
+    "log.",
+)
 # `git X` with any other X runs an alias of the repository or a program `git-X`: a wildcard does not cover it.
 _GIT_VERBS = frozenset(
     """add am annotate apply archive bisect blame branch bugreport bundle cat-file check-attr check-ignore check-mailmap
@@ -103,7 +118,9 @@ class ShellJudge:
 
     def _hits(self, rules: tuple[Rule, ...]) -> Iterator[tuple[Rule, str, bool]]:
         shell = [rule for rule in rules if rule.kind is Kind.SHELL]
-        paths = [rule for rule in rules if rule.kind is Kind.PATH or (rule.kind is Kind.WHOLE and rule.tool in ("Read", "Edit"))]
+        paths = [
+            rule for rule in rules if rule.kind is Kind.PATH or (rule.kind is Kind.WHOLE and rule.tool in ("Read", "Edit"))
+        ]
         for command in self._commands:
             for rule in shell:
                 for text in self._readings(command):
@@ -294,9 +311,7 @@ class ShellJudge:
                 tree = _reads_below(words)
                 yield from (("Read", word, bases or (self.cwd,), tree) for word in named or ([Word(".", ".")] if tree else []))
             elif words and words[0].base in _WRITERS:
-                yield from (
-                    ("Edit", word, bases or (self.cwd,), False) for word in words[1:] if not word.text.startswith("-")
-                )
+                yield from (("Edit", word, bases or (self.cwd,), False) for word in words[1:] if not word.text.startswith("-"))
 
     def _writes(self, command: SimpleCommand) -> list[Word]:
         targets = [r.target for r in command.redirects if r.writes and r.target and not free_target(r.target)]
@@ -324,7 +339,9 @@ class ShellJudge:
         return deciding
 
 
-_READERS = frozenset("cat head tail grep egrep fgrep zgrep rg ag ack find wc diff stat du ls sed awk less more nl sort cut rg xxd od strings base64 tac pr fold fmt comm paste join uniq hexdump cmp jq zcat bat".split())
+_READERS = frozenset(
+    "cat head tail grep egrep fgrep zgrep rg ag ack find wc diff stat du ls sed awk less more nl sort cut rg xxd od strings base64 tac pr fold fmt comm paste join uniq hexdump cmp jq zcat bat".split()
+)
 _WRITERS = frozenset("rm rmdir mv cp touch mkdir tee truncate ln install shred dd".split())
 
 
@@ -335,7 +352,9 @@ def _gives_found_names(words: Words) -> bool:
         return not any(option.startswith("-printf") for option in options)
     if name == "grep":
         short = any(re.fullmatch(r"-[A-Za-z]*[lL][A-Za-z]*", option) for option in options)
-        return short or bool({"--files-with-matches", "--files-without-match"} & set(options)) or len(list(read_paths(words))) == 0
+        return (
+            short or bool({"--files-with-matches", "--files-without-match"} & set(options)) or len(list(read_paths(words))) == 0
+        )
     return name in ("head", "tail") and not list(read_paths(words))
 
 
@@ -346,7 +365,9 @@ def _reads_below(words: Words) -> bool:
         return True
     flags = {"grep": "rR", "egrep": "rR", "fgrep": "rR", "zgrep": "rR", "diff": "r"}.get(name, "")
     short = any(re.fullmatch(r"-\w+", option) and set(option[1:]) & set(flags) for option in options)
-    return bool(flags) and (short or any(option.startswith(("--rec", "--dereference-rec", "--directories=rec")) for option in options))
+    return bool(flags) and (
+        short or any(option.startswith(("--rec", "--dereference-rec", "--directories=rec")) for option in options)
+    )
 
 
 def _holds(rule: Rule, directory: Path, places: Places) -> bool:
@@ -377,7 +398,9 @@ def _prefix_can_cover(rule: Rule, words: Words) -> bool:
         return False
     texts = [word.text for word in words]
     if name == "find":
-        return not any(text.startswith(("-exec", "-ok", "-delete")) or WILD in text and not word.glob for text, word in zip(texts, words))
+        return not any(
+            text.startswith(("-exec", "-ok", "-delete")) or (WILD in text and not word.glob) for text, word in zip(texts, words)
+        )
     return name != "git" or _git_can_be_covered(rule, words)
 
 

@@ -24,10 +24,24 @@ from typing import Any
 from worker_agent.tools.rules import WILD
 from worker_agent.tools.shell_carriers import Script, carried
 from worker_agent.tools.shell_tree import (
-    TIMED_GROUP, descendants, gaps, is_strange, misreading, plainer, strange_character, tree,
+    TIMED_GROUP,
+    descendants,
+    gaps,
+    is_strange,
+    misreading,
+    plainer,
+    strange_character,
+    tree,
 )  # fmt: skip
 from worker_agent.tools.shell_words import (
-    Assignment, Redirect, SimpleCommand, Word, decode_ansi_c, expand_braces, open_bracket, unquote_word,
+    Assignment,
+    Redirect,
+    SimpleCommand,
+    Word,
+    decode_ansi_c,
+    expand_braces,
+    open_bracket,
+    unquote_word,
 )  # fmt: skip
 
 MAX_COMMAND = 10_000  # characters
@@ -195,9 +209,7 @@ class _Reader:
         else:
             self._add(SimpleCommand(words=tuple(extra), redirects=redirects, documents=documents, repeats=scope.repeats))
 
-    def _redirects(
-        self, node: Any, scope: _Scope, depth: int
-    ) -> tuple[tuple[Redirect, ...], tuple[str, ...], list[Word]]:
+    def _redirects(self, node: Any, scope: _Scope, depth: int) -> tuple[tuple[Redirect, ...], tuple[str, ...], list[Word]]:
         redirects, documents, extra = [], [], []
         for child in node.children:
             if child.type == "file_redirect":
@@ -276,9 +288,7 @@ class _Reader:
     def _visit_command(self, node: Any, scope: _Scope, depth: int, more: Sequence[Word] = ()) -> None:
         redirects, documents, extra = self._redirects(node, scope, depth)
         piped = scope.piped or any(r.reads for r in redirects)
-        inner = replace(
-            scope, redirects=scope.redirects + redirects, documents=scope.documents + documents, piped=piped
-        )
+        inner = replace(scope, redirects=scope.redirects + redirects, documents=scope.documents + documents, piped=piped)
         self._command(node, inner, depth, [*extra, *more])
 
     _visit_declaration_command = _visit_command

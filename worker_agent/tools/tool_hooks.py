@@ -13,7 +13,15 @@ from typing import Any
 from worker_agent.errors import TurnOver
 from worker_agent.hooks import HookRunner, Verdict
 from worker_agent.tools.base import (
-    Allow, Ask, Decision, Deny, Input, Passthrough, PostToolUse, PreToolUse, ToolResult,
+    Allow,
+    Ask,
+    Decision,
+    Deny,
+    Input,
+    Passthrough,
+    PostToolUse,
+    PreToolUse,
+    ToolResult,
 )  # fmt: skip
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleSet, Source

@@ -137,9 +137,7 @@ def _chat(ctx: click.Context, /, prompt: str | None, **flags: Any) -> int:
     check(options)
     view = ChatView(cli.console)
     conversation = Conversation(cli.console, view, begun=prompt is not None)
-    drive = Drive(
-        console=cli.console, options=options, view=view, person=conversation.person, on_ready=conversation.ready
-    )
+    drive = Drive(console=cli.console, options=options, view=view, person=conversation.person, on_ready=conversation.ready)
     return drive.run()
 
 

@@ -11,7 +11,7 @@ VARIABLE = "_COORDINATOR_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion", help="Print the completion script of a shell. For bash: eval \"$(coordinator completion bash)\"")
+@click.command("completion", help='Print the completion script of a shell. For bash: eval "$(coordinator completion bash)"')
 @click.argument("shell", type=click.Choice(SHELLS))
 @pass_cli
 @click.pass_context

@@ -19,7 +19,11 @@ from coordinator.cli.context import Context, common_options, pass_cli
 def path(cli: Context) -> None:
     from tasks.engine import parse_url
 
-    cli.console.line(parse_url(cli.database_place).render_as_string(hide_password=True) if "://" in cli.database_place else cli.database_place)
+    cli.console.line(
+        parse_url(cli.database_place).render_as_string(hide_password=True)
+        if "://" in cli.database_place
+        else cli.database_place
+    )
 
 
 @click.command("upgrade", help="Bring the schema up to date; every command does so by itself when it starts.")
@@ -42,7 +46,9 @@ def backup(cli: Context, target: Path | None) -> None:
     cli.console.line(str(database.backup(target or Path("coordinator.db.backup"))))
 
 
-@click.command("sql", help="Run one SQL statement that only reads; the views v_sessions, v_tasks, v_cost and v_events are made for it.")
+@click.command(
+    "sql", help="Run one SQL statement that only reads; the views v_sessions, v_tasks, v_cost and v_events are made for it."
+)
 @click.argument("statement")
 @click.option("--json", "as_json", is_flag=True, help="A list of objects instead of a table.")
 @common_options

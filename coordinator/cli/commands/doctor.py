@@ -49,7 +49,9 @@ def doctor(cli: Context, as_json: bool) -> int:
 
 def _program(cli: Context) -> Iterator[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("program", "ok", f"coordinator {metadata.version('coordinator')}, Python {python}, SQLite {sqlite3.sqlite_version}")
+    yield Finding(
+        "program", "ok", f"coordinator {metadata.version('coordinator')}, Python {python}, SQLite {sqlite3.sqlite_version}"
+    )
 
 
 def _database(cli: Context) -> Iterator[Finding]:

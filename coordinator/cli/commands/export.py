@@ -22,7 +22,9 @@ HEADINGS = {"text": "said", "tool": "called", "result": "got", "error": "failed"
 
 @click.command("export", help="Print a session, transcripts included.")
 @click.argument("session_id", metavar="ID", shell_complete=complete_sessions)
-@click.option("--format", "kind", type=click.Choice(["json", "jsonl", "markdown"]), default="json", show_default=True, help="Form.")
+@click.option(
+    "--format", "kind", type=click.Choice(["json", "jsonl", "markdown"]), default="json", show_default=True, help="Form."
+)
 @common_options
 @pass_cli
 def export(cli: Context, session_id: str, kind: str) -> None:
@@ -41,7 +43,10 @@ def export(cli: Context, session_id: str, kind: str) -> None:
             cli.console.json_line({"type": "message", **message_json(row)})
         return
     if kind == "json":
-        told = [{"agent_id": agent.id, "name": agent.name, "messages": [message_json(row) for row in rows]} for agent, rows in conversations]
+        told = [
+            {"agent_id": agent.id, "name": agent.name, "messages": [message_json(row) for row in rows]}
+            for agent, rows in conversations
+        ]
         cli.console.json(values | {"tasks": tasks, "transcripts": told})
         return
     cli.console.line(f"# Session {session.id}\n\n{literal(session.goal)}\n")

@@ -23,7 +23,9 @@ BY = "user"
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_tasks)
 @click.option("-t", "--time", "grace", type=Duration(), default=2.0, show_default=True, help="Between TERM and KILL.")
 @click.option("--wrap-up", is_flag=True, help="Ask the worker for a last report first.")
-@click.option("--grace", "report", type=Duration(), default=60.0, show_default=True, help="With --wrap-up: time for the report.")
+@click.option(
+    "--grace", "report", type=Duration(), default=60.0, show_default=True, help="With --wrap-up: time for the report."
+)
 @common_options
 @pass_cli
 def kill(cli: Context, ids: Sequence[str], grace: float, wrap_up: bool, report: float) -> int:

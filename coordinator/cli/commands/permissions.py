@@ -17,14 +17,40 @@ from coordinator.exit_codes import ExitCode
 
 CALL = re.compile(r"(?P<tool>[A-Za-z_][\w*-]*)(?:\((?P<input>.*)\))?", re.DOTALL)
 # The input field that a call written as `Tool(text)` is about.
-MAIN_FIELDS = {"Bash": "command", "WebFetch": "url", "Grep": "path", "Glob": "path", "NotebookEdit": "notebook_path", "Agent": "subagent_type"}
+MAIN_FIELDS = {
+    "Bash": "command",
+    "WebFetch": "url",
+    "Grep": "path",
+    "Glob": "path",
+    "NotebookEdit": "notebook_path",
+    "Agent": "subagent_type",
+}
 
 
-@click.command("test", help='Say what happens to a call such as "Bash(git push)" or "Edit(src/x.py)": allow, ask or deny, and by which rule.')
+@click.command(
+    "test",
+    help='Say what happens to a call such as "Bash(git push)" or "Edit(src/x.py)": allow, ask or deny, and by which rule.',
+)
 @click.argument("call")
 @click.option("--permission-mode", "mode", type=click.Choice(MODES), help="As in this mode.")
-@flag("--allowed-tools", "--allowedTools", "allowed_tools", type=Names(), default=(), metavar="RULES", help="With these rules, too.")
-@flag("--disallowed-tools", "--disallowedTools", "disallowed_tools", type=Names(), default=(), metavar="RULES", help="With these denials, too.")
+@flag(
+    "--allowed-tools",
+    "--allowedTools",
+    "allowed_tools",
+    type=Names(),
+    default=(),
+    metavar="RULES",
+    help="With these rules, too.",
+)
+@flag(
+    "--disallowed-tools",
+    "--disallowedTools",
+    "disallowed_tools",
+    type=Names(),
+    default=(),
+    metavar="RULES",
+    help="With these denials, too.",
+)
 @flag("--settings", metavar="PATH|JSON", help="With this settings file, or its JSON, above the others.")
 @flag("--add-dir", "add_dirs", type=DIRECTORY, multiple=True, help="With this directory, too; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="One object.")
@@ -46,7 +72,12 @@ def test(
         roots=[directory.absolute() for directory in add_dirs],
     )  # fmt: skip
     verdict = policy.explain(tool, given)
-    values = {"decision": verdict.behavior, "rule": str(verdict.rule.text) if verdict.rule else None, "source": verdict.source, "why": verdict.why}
+    values = {
+        "decision": verdict.behavior,
+        "rule": str(verdict.rule.text) if verdict.rule else None,
+        "source": verdict.source,
+        "why": verdict.why,
+    }
     if as_json:
         cli.console.json(values)
     else:

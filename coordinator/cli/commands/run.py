@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from coordinator.cli import run_flags
 from coordinator.cli.background import Ready, start_in_background
 from coordinator.cli.completing import complete_sessions
-from coordinator.cli.context import Context, pass_cli
+from coordinator.cli.context import Context
 from coordinator.cli.credentials import credentials_problem
 from coordinator.cli.directory import ConfiguredCommand, is_trusted
 from coordinator.cli.drive import Drive
@@ -79,7 +79,16 @@ def _as_before(ctx: click.Context, cli: Context, flags: Mapping[str, Any]) -> di
 
     session = cli.database.read(lambda conn: sessions.resolve(conn, ref))
     before = {**session.options, "model": session.model}
-    kept = {"permission_mode", "allowed_tools", "disallowed_tools", "max_workers", "use_coordinator", "offline", "plan_only", "model"}
+    kept = {
+        "permission_mode",
+        "allowed_tools",
+        "disallowed_tools",
+        "max_workers",
+        "use_coordinator",
+        "offline",
+        "plan_only",
+        "model",
+    }
     silent = {name for name in kept if ctx.get_parameter_source(name) in (ParameterSource.DEFAULT, None)}
     values = {name: value for name, value in before.items() if name in silent and value is not None}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -141,8 +150,13 @@ def _run(ctx: click.Context, /, prompt: str | None, background: bool, **flags: A
 
 run = click.command("run", cls=ConfiguredCommand, help="Work on one goal until it is done. The answer goes to stdout.")(
     run_flags.apply(
-        [click.argument("prompt", required=False, metavar="[PROMPT|-]"), *run_flags.OUTPUT, *run_flags.WORK,
-         *run_flags.CONTINUING, *run_flags.HEADLESS],
+        [
+            click.argument("prompt", required=False, metavar="[PROMPT|-]"),
+            *run_flags.OUTPUT,
+            *run_flags.WORK,
+            *run_flags.CONTINUING,
+            *run_flags.HEADLESS,
+        ],
         _run,
     )
 )
@@ -157,7 +171,9 @@ def _resume(ctx: click.Context, /, session_id: str, prompt: str | None, **flags:
 
 
 resume = click.command(
-    "resume", cls=ConfiguredCommand, help="Take a session over whose owner is gone, or go on with one that has ended. Its flags hold again."
+    "resume",
+    cls=ConfiguredCommand,
+    help="Take a session over whose owner is gone, or go on with one that has ended. Its flags hold again.",
 )(
     run_flags.apply(
         [

@@ -71,7 +71,9 @@ def tasks_of(cli: Context, session_id: str) -> list[dict[str, Any]]:
     return cli.database.read(lambda conn: shown_tasks(conn, registry.list_tasks(conn, wanted), cli.now()))
 
 
-@click.command("fork", help="Copy the coordinator's conversation into a new session; prints its id. Tasks stay with the origin.")
+@click.command(
+    "fork", help="Copy the coordinator's conversation into a new session; prints its id. Tasks stay with the origin."
+)
 @click.argument("session_id", metavar="ID", shell_complete=complete_sessions)
 @common_options
 @pass_cli

@@ -67,9 +67,13 @@ class Answerer:
 
     def answer(self, accepted: Accepted, reply: Reply) -> None:
         """At once where nothing has to be waited for, else in a task of its own."""
-        if reply.hold or reply.torn or reply.ending or any(isinstance(p, Gate | Delay) for p in reply.parts):
-            self._shared.spawn(accepted.call, self.perform(accepted, reply))
-        elif any(isinstance(p, wire.Text | wire.ToolUse) and _pauses(p) for p in reply.parts):
+        if (
+            reply.hold
+            or reply.torn
+            or reply.ending
+            or any(isinstance(p, Gate | Delay) for p in reply.parts)
+            or any(isinstance(p, wire.Text | wire.ToolUse) and _pauses(p) for p in reply.parts)
+        ):
             self._shared.spawn(accepted.call, self.perform(accepted, reply))
         elif reply.error is not None or reply.body is not None:
             self._literal(accepted, reply)

@@ -56,10 +56,9 @@ class Model:
     def _capabilities(self, beta: bool) -> dict[str, Any]:
         yes = {"supported": True}
         compacts = {"supported": self.compacts}
-        everything: dict[str, Any] = {
-            name: yes
-            for name in ("batch", "citations", "code_execution", "image_input", "pdf_input", "structured_outputs")
-        }
+        everything: dict[str, Any] = dict.fromkeys(
+            ("batch", "citations", "code_execution", "image_input", "pdf_input", "structured_outputs"), yes
+        )
         everything["context_management"] = {
             "supported": True,
             "clear_thinking_20251015": yes,

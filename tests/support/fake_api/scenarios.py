@@ -79,9 +79,7 @@ SINGLE: Mapping[str, Callable[[], Any]] = {
     "overloaded": lambda: wire.http_error(529),
     "rate_limit": lambda: wire.http_error(429, headers={"retry-after": "1"}),
     "rate_limit_huge": lambda: wire.http_error(429, headers={"retry-after": "3600"}),
-    "spend_limit": lambda: wire.http_error(
-        429, headers={"x-should-retry": "false"}, error_code="enforced_spend_limit_reached"
-    ),
+    "spend_limit": lambda: wire.http_error(429, headers={"x-should-retry": "false"}, error_code="enforced_spend_limit_reached"),
     "server_error": lambda: wire.http_error(500),
     "unauthorized": lambda: wire.http_error(401),
     "too_large": lambda: wire.http_error(413),

@@ -126,9 +126,7 @@ class FakeAPI:
         self._heads: dict[bytes, Head] = {}
         self._ids = 0
         self._id_prefix = os.urandom(3).hex()
-        self._answers = Answerer(
-            Shared(self._cache, self._signatures, self._new_id, self._headers, self._ended, self._spawn)
-        )
+        self._answers = Answerer(Shared(self._cache, self._signatures, self._new_id, self._headers, self._ended, self._spawn))
         self._news = threading.Condition()
         self._connections: set[http.Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,9 +182,7 @@ class FakeAPI:
     def _run(self) -> None:
         loop = self._loop = asyncio.new_event_loop()
         try:
-            server = loop.run_until_complete(
-                loop.create_server(self._connect, "127.0.0.1", self._port, backlog=2048)
-            )
+            server = loop.run_until_complete(loop.create_server(self._connect, "127.0.0.1", self._port, backlog=2048))
         except OSError as error:
             self._failed = error
             loop.close()
@@ -423,9 +419,7 @@ class FakeAPI:
 
     def _compacted(self, old: End, new: End) -> bool:
         """Whether a compaction lies between: its block, or the test's marker, is new."""
-        before, after = (
-            {f.digests[f.compaction] for f in end.prompt.facts if f.compaction is not None} for end in (old, new)
-        )
+        before, after = ({f.digests[f.compaction] for f in end.prompt.facts if f.compaction is not None} for end in (old, new))
         if after - before:
             return True
         return self._marker is not None and new.raw.count(self._marker) > old.raw.count(self._marker)

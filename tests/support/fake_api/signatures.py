@@ -107,9 +107,7 @@ class Signatures:
                     dropped.append(Dropped(path, reason or "prefix_binding_mismatch"))
         return dropped
 
-    def _fault(
-        self, prompt: Prompt, number: int, index: int, path: str, model: Model, binding: Binding
-    ) -> str | None:
+    def _fault(self, prompt: Prompt, number: int, index: int, path: str, model: Model, binding: Binding) -> str | None:
         block = prompt.facts[number].blocks[index]
         signature, text = _signed(block)
         if signature in self.literals:

@@ -206,9 +206,7 @@ def _max_tokens(call: Call) -> None:
     if wanted < 0:
         raise Refusal("max_tokens: Input should be greater than or equal to 0")
     if wanted > cap:
-        raise Refusal(
-            f"max_tokens: {wanted} > {cap}, which is the maximum allowed number of output tokens for {call.model.id}"
-        )
+        raise Refusal(f"max_tokens: {wanted} > {cap}, which is the maximum allowed number of output tokens for {call.model.id}")
 
 
 def check_tools(tools: list[Any], betas: frozenset[str]) -> None:
@@ -385,9 +383,7 @@ def _summarize(call: Call) -> None:
         raise Refusal("compaction: cannot be combined with output_config.format")
     last = call.facts[-1]
     if last.role == "assistant" and last.tool_uses:
-        raise Refusal(
-            "compaction: the conversation ends on an unanswered tool call", error_code="compaction_incomplete_turn"
-        )
+        raise Refusal("compaction: the conversation ends on an unanswered tool call", error_code="compaction_incomplete_turn")
     if len(call.facts) == 1 and last.compaction is not None:
         raise Refusal("compaction: there is nothing to summarize", error_code="compaction_nothing_to_summarize")
 
@@ -471,8 +467,7 @@ def _answers(all_facts: list[MessageFacts], turn: list[int], asked: list[str], a
                 )
             if name in given:
                 raise Refusal(
-                    f"{path}: each tool_use must have a single result. Found multiple `tool_result` blocks with "
-                    f"id: {name}"
+                    f"{path}: each tool_use must have a single result. Found multiple `tool_result` blocks with id: {name}"
                 )
             given.add(name)
             if other or (facts.other is not None and position > facts.other):
@@ -500,9 +495,7 @@ def _last(call: Call) -> None:
     if text is not None and not text.strip():
         raise Refusal("messages: final assistant content must contain non-whitespace text")
     if call.pause_content is None:
-        raise Refusal(
-            "This model does not support assistant message prefill. The conversation must end with a user message."
-        )
+        raise Refusal("This model does not support assistant message prefill. The conversation must end with a user message.")
     sent = [b for i in _turns(call.facts)[-1] for b in call.facts[i].blocks][-len(call.pause_content) :]
     if len(sent) != len(call.pause_content) or not all(map(_kept, call.pause_content, sent)):
         raise Refusal("messages: the assistant message of a `pause_turn` must be sent back unchanged")

@@ -511,4 +511,3 @@ def error_sse(ending: Ending, request_id: str) -> bytes:
     if data is None:
         return sse("error", error_body(ending.type, ending.message, request_id, always_details=True))
     return sse("error", data.encode())
-

@@ -78,9 +78,7 @@ broken_messages = st.builds(
     st.sampled_from(["user", "assistant", "system"]),
     st.lists(blocks, max_size=5),
     st.sampled_from(_KINDS),
-    st.sampled_from(
-        [None, [], ["messages.0.content.0"], ["messages.2.content.1.content.0", "messages.99.content.0", 4]]
-    ),
+    st.sampled_from([None, [], ["messages.0.content.0"], ["messages.2.content.1.content.0", "messages.99.content.0", 4]]),
     st.sampled_from([None, "end_turn", "tool_use"]),
 )
 broken_histories = st.lists(broken_messages, max_size=12).map(tuple)

@@ -37,9 +37,7 @@ class AllowAll:
 
 
 def context(cwd: Path) -> ToolContext:
-    return ToolContext(
-        session_id="s", agent_id="a", cwd=cwd, roots=(cwd,), spill_dir=cwd / ".spill", permissions=AllowAll()
-    )
+    return ToolContext(session_id="s", agent_id="a", cwd=cwd, roots=(cwd,), spill_dir=cwd / ".spill", permissions=AllowAll())
 
 
 @dataclass

@@ -74,9 +74,7 @@ def test_the_status_alone_is_enough(status, expected, body):
 
 def test_html_becomes_its_title():
     assert (
-        from_response(
-            413, {}, b"<!DOCTYPE html><html><title>413 Request\n Entity Too Large</title></html>", NOW
-        ).message
+        from_response(413, {}, b"<!DOCTYPE html><html><title>413 Request\n Entity Too Large</title></html>", NOW).message
         == "413 Request Entity Too Large"
     )
 
@@ -90,9 +88,7 @@ def test_a_spend_limit_is_not_retried(code):
 
 
 def test_a_self_set_limit_answers_400_and_is_a_spend_limit_too():
-    assert (
-        kind(400, answer("invalid_request_error", "You have reached your specified API usage limits.")) is K.SPEND_LIMIT
-    )
+    assert kind(400, answer("invalid_request_error", "You have reached your specified API usage limits.")) is K.SPEND_LIMIT
     assert kind(400, answer("invalid_request_error", "Your credit balance is too low.")) is K.BILLING
 
 

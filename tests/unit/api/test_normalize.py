@@ -109,9 +109,7 @@ def test_attachments_move_up_to_the_results_and_results_stand_first():
 
 
 def test_the_blocks_of_an_answer_keep_their_order_whatever_its_messages_are_called():
-    parts = [
-        Message(role="assistant", content=(text_block(t),), kind=k) for t, k in (("a", "answer"), ("b", "attachment"))
-    ]
+    parts = [Message(role="assistant", content=(text_block(t),), kind=k) for t, k in (("a", "answer"), ("b", "attachment"))]
     assert sent([user("go"), *parts, user("on")])[1]["content"] == [text_block("a"), text_block("b")]
 
 

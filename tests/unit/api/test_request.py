@@ -103,9 +103,7 @@ def test_a_turn_with_many_calls_marks_the_end_of_the_request_before_it():
 
 def test_models_that_no_table_knows_get_no_marks_betas_thinking_or_effort():
     history = conversation(1)
-    asked = body(
-        history, guess("local"), model="local", effort="high", betas=("x-1",), context_management={"edits": []}
-    )
+    asked = body(history, guess("local"), model="local", effort="high", betas=("x-1",), context_management={"edits": []})
     assert sorted(asked) == ["max_tokens", "messages", "model", "stream", "system", "tools"]
     assert b"cache_control" not in orjson.dumps(asked)
     assert "anthropic-beta" not in headers(history, guess("local"), betas=("x-1",), context_management={"edits": []})

@@ -118,9 +118,7 @@ def test_bytes_cut_anywhere_give_the_same_events(line_end, names, cuts):
 
 def test_comments_ids_and_several_data_lines_are_read_as_the_standard_says():
     splitter = EventSplitter()
-    assert list(splitter.feed(b": hello\nid: 1\nretry: 5\nevent: x\ndata: {\ndata:}\n\n: only this\n\n")) == [
-        ("x", b"{\n}")
-    ]
+    assert list(splitter.feed(b": hello\nid: 1\nretry: 5\nevent: x\ndata: {\ndata:}\n\n: only this\n\n")) == [("x", b"{\n}")]
 
 
 def test_a_whole_answer_is_folded():
@@ -206,9 +204,7 @@ def test_text_without_a_block_start_is_a_block():
 def test_missing_and_repeated_tool_ids_become_unique():
     found = [
         b["id"]
-        for b, _ in blocks(
-            *tool_block(0, "{}", id="call_1"), *tool_block(1, "{}", id="call_1"), *tool_block(2, "{}", id="")
-        )
+        for b, _ in blocks(*tool_block(0, "{}", id="call_1"), *tool_block(1, "{}", id="call_1"), *tool_block(2, "{}", id=""))
     ]
     assert found[0] == "call_1" and len(set(found)) == 3 and all(found)
 

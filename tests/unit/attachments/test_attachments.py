@@ -671,8 +671,8 @@ def test_the_kept_texts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             (tmp_path / f"{number}.txt").write_text(f"{number}\n" * 100)
             await agent.tool(Read(), file_path=f"{number}.txt")
             await agent.turn()
-            watch = agent.source._watch  # noqa: SLF001
-            assert sum(len(text) for _, text in watch._texts.values()) == watch._kept <= 1_000  # noqa: SLF001
+            watch = agent.source._watch
+            assert sum(len(text) for _, text in watch._texts.values()) == watch._kept <= 1_000
         await agent.source.close()
 
     run(main)

@@ -122,16 +122,14 @@ def test_a_query_is_words_and_never_syntax(index: MemoryIndex, query: str) -> No
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=200))
 def test_any_query_is_answered(query: str) -> None:
-    index = memory._open(None, Path("/nowhere"))  # noqa: SLF001
-    words = memory._words(query)  # noqa: SLF001
+    index = memory._open(None, Path("/nowhere"))
+    words = memory._words(query)
     if words:
         index.execute("SELECT count(*) FROM docs WHERE docs MATCH ?", (" OR ".join(words),)).fetchone()
     index.close()
 
 
-def test_hostile_files_are_passed_over_and_hostile_names_are_found(
-    index: MemoryIndex, notes: Path, tmp_path: Path
-) -> None:
+def test_hostile_files_are_passed_over_and_hostile_names_are_found(index: MemoryIndex, notes: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.md"
     secret.write_text("deploy staging password")
     (notes / "link.md").symlink_to(secret)
@@ -266,7 +264,7 @@ def test_a_cancelled_search_ends_its_work_at_the_next_file(notes: Path, monkeypa
 
 def test_a_closed_index_finds_nothing_and_leaves_no_thread(index: MemoryIndex) -> None:
     assert search(index, "deploy staging")
-    (thread,) = index._thread._threads  # noqa: SLF001
+    (thread,) = index._thread._threads
     index.close()
     index.close()
     assert search(index, "deploy staging") == []

@@ -263,7 +263,7 @@ def test_placeholders_are_replaced_in_one_pass(repo: Path, body: str, arguments:
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_arguments_never_bring_placeholders(body: str, arguments: str) -> None:
     one = skills.Skill(name="s", description="", file=Path("/s/SKILL.md"), origin=Origin.PERSONAL)
-    substitution = skills._Substitution(one, f"|{arguments} ${{CLAUDE_SKILL_DIR}}", {})  # noqa: SLF001
+    substitution = skills._Substitution(one, f"|{arguments} ${{CLAUDE_SKILL_DIR}}", {})
     plain = body.replace("$", "")
     assert substitution.text(f"{plain} $ARGUMENTS") == f"{plain} |{arguments} ${{CLAUDE_SKILL_DIR}}"
 
@@ -294,9 +294,7 @@ def test_a_runner_gets_the_commands_of_the_file_in_order_and_its_output_is_plain
     assert text == "A [s: $0 !`evil`] B [s: $0 !`evil`] x"
 
 
-@pytest.mark.parametrize(
-    "arguments", ["$(rm -rf ~)", "a;b", "`id`", "a\nb", "'a|b'", "> x", "a&b", '"', "a\\ b", "~", "*"]
-)
+@pytest.mark.parametrize("arguments", ["$(rm -rf ~)", "a;b", "`id`", "a\nb", "'a|b'", "> x", "a&b", '"', "a\\ b", "~", "*"])
 def test_arguments_that_mean_something_to_a_shell_reach_no_command(repo: Path, arguments: str) -> None:
     text, ran = run_with(repo, "!`echo $ARGUMENTS` !`pwd`", arguments)
     assert ran == ["pwd"] and text.startswith("[command not run")

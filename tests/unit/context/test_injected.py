@@ -45,7 +45,9 @@ def test_imports_are_followed_but_not_in_code_not_out_and_not_for_ever(tmp_path)
     write(project / "docs/a.md", "A and @b.md")
     write(project / "docs/b.md", "B and @a.md")
     write(project / "CLAUDE.md", "Read @docs/a.md, not `@docs/b.md`, not @../secret.md, not me@docs/a.md, @missing.md")
-    assert shown(project, home) == ["Read A and B and @a.md, not `@docs/b.md`, not @../secret.md, not me@docs/a.md, @missing.md"]
+    assert shown(project, home) == [
+        "Read A and B and @a.md, not `@docs/b.md`, not @../secret.md, not me@docs/a.md, @missing.md"
+    ]
 
 
 def test_comments_are_taken_out_and_empty_files_left_out(tmp_path):
@@ -71,7 +73,9 @@ def test_the_user_context_says_that_it_may_not_matter_and_is_byte_identical(tmp_
 
 def test_the_system_context_tells_date_place_and_git_state(tmp_path):
     def git(*arguments):
-        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments], cwd=tmp_path, check=True, capture_output=True
+        )
 
     git("init", "-q", "-b", "main")
     assert "without a commit" in asyncio.run(system_context(tmp_path, 0.0))

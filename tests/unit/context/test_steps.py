@@ -393,5 +393,3 @@ def test_json_counts_double_and_an_image_two_thousand():
 
 def test_the_user_of_a_small_window_still_has_most_of_it():
     assert effective_window(Model(window=8_000, max_output=4_000), ContextSettings()) == 6_400
-
-

@@ -28,9 +28,7 @@ TEXT = st.text(min_size=1, max_size=40)
 
 
 @given(TEXT, st.none() | st.integers(0, 10**9), st.dictionaries(TEXT, TEXT, max_size=3))
-def test_a_message_comes_back_with_the_bytes_it_was_stored_with(
-    text: str, output: int | None, data: dict[str, str]
-) -> None:
+def test_a_message_comes_back_with_the_bytes_it_was_stored_with(text: str, output: int | None, data: dict[str, str]) -> None:
     usage = None if output is None else Usage(output=output, cache_read=1)
     message = assistant(text, usage=usage, stop_reason="end_turn", model="m", response_id="r", data=data)
     back = from_record(to_record(message, "a1"))
@@ -108,9 +106,7 @@ def ended_task(store: Store, result: str) -> str:
             conn, NewTask(session_id=store.session_id, description="d", prompt="p", parent_id=store.session_id)
         )
         attempt = registry.claim(conn, task.id, owner=store.owner, fence=store.fence)
-        registry.finish(
-            conn, task.id, attempt=attempt, status=TaskStatus.COMPLETED, result=result, end_reason="completed"
-        )
+        registry.finish(conn, task.id, attempt=attempt, status=TaskStatus.COMPLETED, result=result, end_reason="completed")
         return task.id
 
     return store.database.write(job)

@@ -80,12 +80,20 @@ def test_every_ending_has_its_code(reason: str, is_error: bool, kind: str | None
 
 
 def closing(**changes) -> Closing:
-    base = dict(session_id="s1", result=None, ending=None, live=(), over_budget=(), unverified=None, duration=1.0)
+    base = {
+        "session_id": "s1",
+        "result": None,
+        "ending": None,
+        "live": (),
+        "over_budget": (),
+        "unverified": None,
+        "duration": 1.0,
+    }
     return Closing(**(base | {"turns": 1, "in_turn": False} | changes))
 
 
 def result(**changes) -> Result:
-    base = dict(text="so far", reason="completed", is_error=True, turns=1, duration=1.0, duration_api=1.0)
+    base = {"text": "so far", "reason": "completed", "is_error": True, "turns": 1, "duration": 1.0, "duration_api": 1.0}
     return Result(**(base | {"usage": Usage(), "usage_by_model": {}, "cost_usd": 0.0} | changes))
 
 
@@ -93,9 +101,10 @@ def test_a_time_limit_is_told_apart_by_what_was_under_way() -> None:
     assert closing(ending="timeout", live=("a1",)).reason == "live_workers"
     assert closing(ending="timeout", live=("a1",), in_turn=True).reason == "timeout"
     assert closing(ending="timeout").reason == "timeout"
-    assert closing(
-        ending="timeout", live=("a1", "a2"), result=result(reason="aborted_streaming", error="timeout")
-    ).errors == ["the time limit of the run is reached", "tasks that still ran: a1, a2"]
+    assert closing(ending="timeout", live=("a1", "a2"), result=result(reason="aborted_streaming", error="timeout")).errors == [
+        "the time limit of the run is reached",
+        "tasks that still ran: a1, a2",
+    ]
 
 
 def test_a_failure_says_once_what_failed_and_what_to_do() -> None:

@@ -37,12 +37,12 @@ class Bench:
     def __init__(self, cwd: Path, hooks: dict[str, Any], **session: Any) -> None:
         self.notices: list[str] = []
         self.woken: list[tuple[str | None, str]] = []
-        config = HookConfig.parse({k: v if isinstance(v, list) and v and "hooks" in v[0] else [{"hooks": v}] for k, v in hooks.items()})
+        config = HookConfig.parse(
+            {k: v if isinstance(v, list) and v and "hooks" in v[0] else [{"hooks": v}] for k, v in hooks.items()}
+        )
         environment = {"PATH": os.environ["PATH"], "OTEL_X": "1", "KEPT": "yes"}
         self.session = HookSession(session_id="s1", cwd=cwd, project_dir=cwd, environment=environment, **session)
-        self.runner = HookRunner(
-            config, self.session, None, self.notices.append, lambda *said: self.woken.append(said)
-        )
+        self.runner = HookRunner(config, self.session, None, self.notices.append, lambda *said: self.woken.append(said))
 
     def pre(self, tool: str = "Bash", **input: Any) -> Verdict:
         return run(self.runner.pre_tool_use(tool, input or {"command": "ls"}, "toolu_1"))
@@ -72,7 +72,11 @@ def test_matchers(matcher: str, subject: str, matches: bool) -> None:
 
 
 def test_unknown_events_and_fields_are_ignored_and_other_types_left_out_with_one_line() -> None:
-    entries = [{"type": "prompt", "prompt": "x"}, {"type": "prompt", "prompt": "y"}, {"type": "command", "command": "true", "later": 1}]
+    entries = [
+        {"type": "prompt", "prompt": "x"},
+        {"type": "prompt", "prompt": "y"},
+        {"type": "command", "command": "true", "later": 1},
+    ]
     config = HookConfig.parse({"Stop": [{"hooks": entries}], "FileChanged": [{"hooks": entries}], "Whatever": 7}, "f.json")
     assert config.problems == ("f.json: hooks of type 'prompt' are left out",)
     assert len(config.handlers("Stop")) == 1
@@ -111,7 +115,9 @@ def test_another_exit_code_is_one_notice_and_the_action_goes_on(tmp_path: Path) 
 
 
 def test_json_counts_on_every_exit_code(tmp_path: Path) -> None:
-    deny = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "r"}}
+    deny = {
+        "hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "r"}
+    }
     assert Bench(tmp_path, {"PreToolUse": [says(deny, 1)]}).pre().reason == "r"
 
 
@@ -134,7 +140,12 @@ def test_a_child_that_holds_the_output_keeps_nobody_waiting(tmp_path: Path) -> N
 
 def test_of_several_decisions_the_stricter_wins(tmp_path: Path) -> None:
     def decision(*values: str) -> str | None:
-        answers = [says({"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": v, "permissionDecisionReason": v}}) for v in values]
+        answers = [
+            says(
+                {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": v, "permissionDecisionReason": v}}
+            )
+            for v in values
+        ]
         return Bench(tmp_path, {"PreToolUse": answers}).pre().decision
 
     assert decision("allow", "deny", "ask") == "deny"
@@ -150,7 +161,12 @@ def test_the_old_top_level_decision_still_counts(tmp_path: Path) -> None:
 
 
 def test_updated_input_and_context_are_handed_on(tmp_path: Path) -> None:
-    output = {"hookEventName": "PreToolUse", "permissionDecision": "allow", "updatedInput": {"command": "ls -l"}, "additionalContext": "note"}
+    output = {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "allow",
+        "updatedInput": {"command": "ls -l"},
+        "additionalContext": "note",
+    }
     verdict = Bench(tmp_path, {"PreToolUse": [says({"hookSpecificOutput": output, "systemMessage": "told"})]}).pre()
     assert (verdict.updated_input, verdict.context, verdict.notices) == ({"command": "ls -l"}, ("note",), ("told",))
 
@@ -200,7 +216,9 @@ def test_only_titles_notifications_and_the_bell_reach_a_terminal(tmp_path: Path)
 
 def test_a_hook_gets_the_documented_input_and_environment(tmp_path: Path) -> None:
     keep = script("json.dump([data, dict(os.environ), os.getcwd()], open('seen.json', 'w'))")
-    bench = Bench(tmp_path, {"PreToolUse": [keep]}, transcript_path=tmp_path / "t", permission_mode="plan", effort="high", task_id="a1")
+    bench = Bench(
+        tmp_path, {"PreToolUse": [keep]}, transcript_path=tmp_path / "t", permission_mode="plan", effort="high", task_id="a1"
+    )
     bench.pre("Edit", file_path="/x", old_string="a", new_string="b")
     data, environment, cwd = json.loads((tmp_path / "seen.json").read_text())
     assert data == {
@@ -231,7 +249,10 @@ def test_without_args_a_shell_reads_the_command_and_with_args_none_does(tmp_path
 
 
 def test_all_handlers_run_side_by_side(tmp_path: Path) -> None:
-    meet = [script(f"open('{n}', 'w').close()\nwhile not os.path.exists('{m}'): time.sleep(0.01)") for n, m in (("x", "y"), ("y", "x"))]
+    meet = [
+        script(f"open('{n}', 'w').close()\nwhile not os.path.exists('{m}'): time.sleep(0.01)")
+        for n, m in (("x", "y"), ("y", "x"))
+    ]
     bench = Bench(tmp_path, {"PreToolUse": [one | {"timeout": 10} for one in meet]})
     bench.pre()
     assert bench.notices == []
@@ -270,7 +291,9 @@ def test_a_condition_is_asked_on_tool_events_only_and_fails_open(tmp_path: Path)
 
 
 def test_a_hook_in_the_background_is_not_waited_for_and_may_wake_the_model(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, {"PreToolUse": [says("", 2, "look") | {"asyncRewake": True}, says("", 2, "unheard") | {"async": True}]})
+    bench = Bench(
+        tmp_path, {"PreToolUse": [says("", 2, "look") | {"asyncRewake": True}, says("", 2, "unheard") | {"async": True}]}
+    )
 
     async def main() -> None:
         assert not (await bench.runner.pre_tool_use("Bash", {}, "t")).blocked
@@ -292,7 +315,9 @@ def test_stop_hooks_send_back_to_work_or_forbid_going_on(tmp_path: Path) -> None
     assert stop(says({"decision": "block", "reason": "go on"})) == StopVerdict(("go on",))
     assert stop(says({"continue": False, "stopReason": "over"})) == StopVerdict((), "over")
     assert stop(says("", 1, "broken")) == StopVerdict()
-    echo = script("print(json.dumps({'decision': 'block', 'reason': str([data['stop_hook_active'], data['last_assistant_message']])}))")
+    echo = script(
+        "print(json.dumps({'decision': 'block', 'reason': str([data['stop_hook_active'], data['last_assistant_message']])}))"
+    )
     assert stop(echo) == StopVerdict(("[True, 'done']",))
     assert stop(says("", 2, "more"), agent_type="reviewer", agent_id="a1") == StopVerdict(("more",))
 
@@ -306,7 +331,13 @@ def test_task_completed_exit_two_is_the_verification_gate(tmp_path: Path) -> Non
 
 def test_after_a_tool_exit_two_is_feedback_and_the_output_can_be_replaced(tmp_path: Path) -> None:
     replaced = {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": "new", "additionalContext": "c"}}
-    bench = Bench(tmp_path, {"PostToolUse": [says("", 2, "lint"), says(replaced)], "PostToolUseFailure": [says({"decision": "block", "reason": "f"})]})
+    bench = Bench(
+        tmp_path,
+        {
+            "PostToolUse": [says("", 2, "lint"), says(replaced)],
+            "PostToolUseFailure": [says({"decision": "block", "reason": "f"})],
+        },
+    )
     verdict = run(bench.runner.post_tool_use("Bash", {}, "t", {"content": "old"}, 0.5))
     assert (verdict.blocking, verdict.updated_output, verdict.context) == (("lint",), "new", ("c",))
     failed = run(bench.runner.post_tool_use("Bash", {}, "t", {}, 0.5, error="boom"))
@@ -314,7 +345,9 @@ def test_after_a_tool_exit_two_is_feedback_and_the_output_can_be_replaced(tmp_pa
 
 
 def test_events_that_cannot_be_blocked_tell_the_person(tmp_path: Path) -> None:
-    hooks = {event: [says("", 2, event)] for event in ("SessionStart", "SessionEnd", "SubagentStart", "Notification", "PostCompact")}
+    hooks = {
+        event: [says("", 2, event)] for event in ("SessionStart", "SessionEnd", "SubagentStart", "Notification", "PostCompact")
+    }
     bench = Bench(tmp_path, hooks)
     for call in (bench.runner.session_start("startup"), bench.runner.session_end("other"), bench.runner.subagent_start("worker", "a1"),
                  bench.runner.notification("idle_prompt", "m"), bench.runner.post_compact("auto")):  # fmt: skip
@@ -323,14 +356,17 @@ def test_events_that_cannot_be_blocked_tell_the_person(tmp_path: Path) -> None:
 
 
 def test_a_prompt_and_a_compaction_can_be_blocked(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, {"UserPromptSubmit": [says("", 2, "no")], "PreCompact": [{"matcher": "auto", "hooks": [says("", 2, "later")]}]})
+    bench = Bench(
+        tmp_path,
+        {"UserPromptSubmit": [says("", 2, "no")], "PreCompact": [{"matcher": "auto", "hooks": [says("", 2, "later")]}]},
+    )
     assert run(bench.runner.user_prompt_submit("p")).blocking == ("no",)
     assert run(bench.runner.pre_compact("auto")).blocking == ("later",)
     assert run(bench.runner.pre_compact("manual")).blocking == ()
 
 
 def test_a_session_start_hook_sets_variables_through_its_file(tmp_path: Path) -> None:
-    hook = {"type": "command", "command": "echo 'export A=\"b c\"' >> \"$CLAUDE_ENV_FILE\"; echo 'D=e' >> \"$CLAUDE_ENV_FILE\""}
+    hook = {"type": "command", "command": 'echo \'export A="b c"\' >> "$CLAUDE_ENV_FILE"; echo \'D=e\' >> "$CLAUDE_ENV_FILE"'}
     assert run(Bench(tmp_path, {"SessionStart": [hook]}).runner.session_start("resume")).environment == {"A": "b c", "D": "e"}
 
 
@@ -370,7 +406,9 @@ def server() -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
 
 def test_an_http_hook_is_posted_the_same_input_and_answers_in_its_body(tmp_path: Path, server: Any) -> None:
     url, seen, reply = server
-    reply["body"] = json.dumps({"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "r"}}).encode()
+    reply["body"] = json.dumps(
+        {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "r"}}
+    ).encode()
     hook = {"type": "http", "url": url, "headers": {"X-Key": "v-$KEPT-$OTHER"}, "allowedEnvVars": ["KEPT"]}
     bench = Bench(tmp_path, {"PreToolUse": [hook]})
     assert bench.pre().reason == "r"

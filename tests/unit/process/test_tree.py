@@ -140,8 +140,7 @@ def test_another_process_ends_the_tree_by_pid_and_start_time(lab: Lab) -> None:
         assert await eventually_async(lambda: len(find_tree(*lab.started[0])) >= 4 if lab.started else False)
         pid, start = lab.started[0]
         program = (
-            "import asyncio; from worker_agent.process import end_tree\n"
-            f"print(asyncio.run(end_tree({pid}, {start!r}, None)))"
+            f"import asyncio; from worker_agent.process import end_tree\nprint(asyncio.run(end_tree({pid}, {start!r}, None)))"
         )
         done = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
         out, _ = await done.communicate()
@@ -156,8 +155,7 @@ def test_another_process_ends_what_an_ended_shell_left_behind(lab: Lab) -> None:
     outcome = lab.run("setsid sleep 300 >/dev/null 2>&1 & sleep 301 & true")
     assert len(outcome.background) == 2
     program = (
-        "import asyncio; from worker_agent.process import end_tree\n"
-        f"print(asyncio.run(end_tree(None, None, {lab.task!r})))"
+        f"import asyncio; from worker_agent.process import end_tree\nprint(asyncio.run(end_tree(None, None, {lab.task!r})))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]" and lab.alive() == []
@@ -272,9 +270,7 @@ def test_reaping_orphans_leaves_the_children_of_others_alone(lab: Lab) -> None:
 def test_a_tree_remembers_members_that_lost_their_parent(lab: Lab) -> None:
     async def scenario() -> None:
         command = "env -i setsid sleep 300 >/dev/null & echo; wait"
-        process = await asyncio.create_subprocess_exec(
-            "bash", "-c", command, start_new_session=True, stdout=subprocess.PIPE
-        )
+        process = await asyncio.create_subprocess_exec("bash", "-c", command, start_new_session=True, stdout=subprocess.PIPE)
         assert process.stdout is not None
         await process.stdout.readline()
         tree = ProcessTree(process.pid, start_time(process.pid))

@@ -36,9 +36,7 @@ def words(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def client(api: FakeAPI, **options: Any) -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(
-        base_url=api.base_url, **{"max_retries": 0, "api_key": "test", "timeout": 5.0} | options
-    )
+    return anthropic.AsyncAnthropic(base_url=api.base_url, **{"max_retries": 0, "api_key": "test", "timeout": 5.0} | options)
 
 
 def with_client(api: FakeAPI, work: Callable[[anthropic.AsyncAnthropic], Awaitable[Any]], **options: Any) -> Any:

@@ -138,6 +138,7 @@ def test_an_entry_is_readable_only_when_the_first_answer_has_begun() -> None:
 
     async def main(api: FakeAPI) -> tuple[Any, Any, Any]:
         async with client(api) as sdk:
+
             async def ask(name: str) -> Any:
                 return figures(await sdk.messages.create(**body([user(name)], system=system)))
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -84,10 +84,8 @@ def test_a_base_url_may_have_a_path() -> None:
 def test_every_named_scenario_ends(name: str) -> None:
     fields: dict[str, Any] = {"tools": [READ]}
     with FakeAPI(scenario(name)) as api:
-        try:
+        with suppress(anthropic.APIError, httpx2.HTTPError, ValueError, AssertionError):
             stream(api, **fields)
-        except (anthropic.APIError, httpx2.HTTPError, ValueError, AssertionError):
-            pass
         assert api.requests[0].kind
 
 

@@ -45,7 +45,7 @@ from tests.support.fake_api import (
 )
 from tests.unit.support.helpers import READ, assistant, create, raw_events, result, stream, user, with_client
 
-AWKWARD = {"path": "/tmp/ä", "text": "世界 🌍 \"quoted\" \\ \n\t\u2028", "n": [1, None, True, {"a": {}}]}
+AWKWARD = {"path": "/tmp/ä", "text": '世界 🌍 "quoted" \\ \n\t\u2028', "n": [1, None, True, {"a": {}}]}
 
 
 def kinds(events: list) -> list[str]:
@@ -281,9 +281,7 @@ def test_a_literal_body_is_sent_literally() -> None:
 
 def test_compaction_arrives_through_the_beta_namespace() -> None:
     with FakeAPI(compaction("We did things.")) as api:
-        answer = create(
-            api, beta=True, betas=["compact-2026-09-04"], compaction={"type": "summarize"}, model="claude-opus-5"
-        )
+        answer = create(api, beta=True, betas=["compact-2026-09-04"], compaction={"type": "summarize"}, model="claude-opus-5")
     assert (answer.stop_reason, answer.content[0].content) == ("compaction", "We did things.")
 
 
@@ -343,9 +341,8 @@ def test_a_failing_script_fails_the_test_not_the_server() -> None:
         raise KeyError("oops")
 
     api = FakeAPI(script)
-    with pytest.raises(AssertionError, match="KeyError: 'oops'"), api:
-        with pytest.raises(anthropic.InternalServerError):
-            stream(api)
+    with pytest.raises(AssertionError, match="KeyError: 'oops'"), api, pytest.raises(anthropic.InternalServerError):
+        stream(api)
 
 
 def test_failures_that_need_no_script_can_be_planned() -> None:
@@ -361,9 +358,7 @@ def test_failures_that_need_no_script_can_be_planned() -> None:
 
 def test_a_rate_limit_says_when_to_come_back_and_how_much_is_left() -> None:
     async def work(sdk):
-        response = await sdk.messages.with_raw_response.create(
-            model="claude-opus-5-5", max_tokens=9, messages=[user("hi")]
-        )
+        response = await sdk.messages.with_raw_response.create(model="claude-opus-5-5", max_tokens=9, messages=[user("hi")])
         return response.headers
 
     with FakeAPI(with_headers("ok", x_note="hello")) as api:

@@ -176,9 +176,7 @@ BETA = {"betas": ["compact-2026-09-04"], "beta": True, "system": SYSTEM, "tools"
 
 
 def compacting_api(**options: Any) -> FakeAPI:
-    talk_script = sequence(
-        message(thinking(), "one"), message(thinking("b"), "two"), message(thinking("c"), "three"), "end"
-    )
+    talk_script = sequence(message(thinking(), "one"), message(thinking("b"), "two"), message(thinking("c"), "three"), "end")
     return FakeAPI(
         lambda r: compaction("So far.") if "compaction" in r.body else talk_script(r),
         allow_prefix_change=True, **options,

@@ -281,9 +281,7 @@ def test_a_full_file_system_is_one_sentence_and_the_file_stays_sound(tmp_path: P
         db = Database.open(small / "store.db")
         with pytest.raises(DatabaseError, match="disk"):
             for _ in range(100):
-                db.write(
-                    lambda conn: conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS x AS SELECT randomblob(100000) AS b")
-                )
+                db.write(lambda conn: conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS x AS SELECT randomblob(100000) AS b"))
                 db.write(lambda conn: conn.exec_driver_sql("INSERT INTO x SELECT randomblob(100000)"))
         assert db.check() == []
         db.close()

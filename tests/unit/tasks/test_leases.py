@@ -45,9 +45,7 @@ def test_a_released_session_is_free_and_cannot_be_renewed(store: Store) -> None:
 
 
 def test_a_dead_owner_is_followed_at_once(store: Store) -> None:
-    process = start_python(
-        "import sys; from tasks.leases import this_owner; print(this_owner(), flush=True); sys.stdin.read()"
-    )
+    process = start_python("import sys; from tasks.leases import this_owner; print(this_owner(), flush=True); sys.stdin.read()")
     assert process.stdout is not None
     dead = eval(process.stdout.readline(), {"Owner": Owner})
     store.write(leases.release, store.session_id, store.fence)

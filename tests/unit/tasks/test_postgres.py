@@ -154,13 +154,9 @@ def test_a_fenced_owner_writes_nothing(store: Store) -> None:
     task = store.task()
     attempt = store.claim(task)
     store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
-    assert not store.write(
-        registry.finish, task.id, attempt=attempt, status=TaskStatus.KILLED, result=None, end_reason="x"
-    )
+    assert not store.write(registry.finish, task.id, attempt=attempt, status=TaskStatus.KILLED, result=None, end_reason="x")
     with pytest.raises(Fenced):
-        store.write(
-            transcripts.append, store.session_id, [message("m1")], session_id=store.session_id, fence=store.fence
-        )
+        store.write(transcripts.append, store.session_id, [message("m1")], session_id=store.session_id, fence=store.fence)
 
 
 def test_a_fork_and_a_removal_take_everything_along(store: Store) -> None:

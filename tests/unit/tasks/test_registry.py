@@ -36,9 +36,7 @@ def test_records_have_the_columns_of_their_tables_in_order() -> None:
 
 
 def test_a_new_task_is_pending_and_its_agent_has_its_id(store: Store) -> None:
-    task = store.task(
-        name="scout", definition="worker", model="m", result_schema={"type": "object"}, allowed_tools=["Read"]
-    )
+    task = store.task(name="scout", definition="worker", model="m", result_schema={"type": "object"}, allowed_tools=["Read"])
     assert (task.status, task.attempt, task.agent_id, task.started_at) == (TaskStatus.PENDING, 0, task.id, None)
     assert (task.result_schema, task.allowed_tools) == ({"type": "object"}, ["Read"])
     assert store.read(agents.get, task.id).name == "scout"
@@ -171,9 +169,7 @@ def test_a_pending_task_cannot_complete(store: Store) -> None:
 def test_any_text_can_be_stored_as_a_result(store: Store) -> None:
     task = store.task(prompt="\udc80\x00")
     attempt = store.claim(task)
-    assert store.write(
-        registry.finish, task.id, attempt=attempt, **(END | {"result": "a\x00b\ud800c😀", "error": "\udfff"})
-    )
+    assert store.write(registry.finish, task.id, attempt=attempt, **(END | {"result": "a\x00b\ud800c😀", "error": "\udfff"}))
     ended = store.read(registry.get, task.id)
     assert (ended.prompt, ended.result, ended.error) == ("\ufffd\ufffd", "a\ufffdb\ufffdc😀", "\ufffd")
 
@@ -226,9 +222,7 @@ def test_progress_keeps_the_last_five_activities_and_unknown_cost(store: Store) 
     task = store.task(model="asked")
     attempt = store.claim(task)
     figures = {"tool_uses": 3, "input_tokens": 10, "output_tokens": 5, "activities": list("abcdefg")}
-    assert store.write(
-        registry.progress, task.id, attempt=attempt, cost_usd=0.5, cache_read_tokens=7, model="used", **figures
-    )
+    assert store.write(registry.progress, task.id, attempt=attempt, cost_usd=0.5, cache_read_tokens=7, model="used", **figures)
     assert store.write(registry.progress, task.id, attempt=attempt, cost_usd=None, **figures)
     now = store.read(registry.get, task.id)
     assert (now.activities, now.cost_usd, now.cache_read_tokens, now.model, now.total_tokens) == (
@@ -336,9 +330,7 @@ def test_ending_a_session_ends_its_tasks(store: Store) -> None:
     (TaskStatus.FAILED, True, "failed"),
     (TaskStatus.KILLED, True, "killed"),
 ])  # fmt: skip
-def test_a_live_task_without_owner_is_shown_as_interrupted(
-    store: Store, status: TaskStatus, gone: bool, shown: str
-) -> None:
+def test_a_live_task_without_owner_is_shown_as_interrupted(store: Store, status: TaskStatus, gone: bool, shown: str) -> None:
     assert registry.shown_status(replace(store.task(), status=status), gone) == shown
 
 
@@ -360,7 +352,5 @@ def test_the_schema_refuses_an_end_without_time_and_a_failure_without_class(stor
     task = store.task()
     for wrong in ("ended_at = 1.0", "error = 'x', ended_at = NULL, status = 'killed'", "status = 'lost'"):
         with pytest.raises(IntegrityError):
-            store.db.write(
-                lambda conn, wrong=wrong: conn.exec_driver_sql(f"UPDATE tasks SET {wrong} WHERE id = '{task.id}'")
-            )
+            store.db.write(lambda conn, wrong=wrong: conn.exec_driver_sql(f"UPDATE tasks SET {wrong} WHERE id = '{task.id}'"))
     assert store.read(lambda conn: conn.scalar(select(models.tasks.c.status))) == "pending"

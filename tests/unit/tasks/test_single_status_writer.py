@@ -38,12 +38,7 @@ def _is_prose(text: str) -> bool:
 
 def _statement_on_tasks(call: ast.Call) -> str | None:
     """ "insert" or "update" for `insert(tasks)`, `update(models.tasks)`, `tasks.insert()` and the like."""
-    if (
-        isinstance(call.func, ast.Name)
-        and call.func.id in ("insert", "update")
-        and call.args
-        and _is_tasks(call.args[0])
-    ):
+    if isinstance(call.func, ast.Name) and call.func.id in ("insert", "update") and call.args and _is_tasks(call.args[0]):
         return call.func.id
     if isinstance(call.func, ast.Attribute) and call.func.attr in ("insert", "update"):
         if _is_tasks(call.func.value) or (call.args and _is_tasks(call.args[0])):

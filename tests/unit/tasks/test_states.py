@@ -10,8 +10,8 @@ def test_the_table_of_moves_is_complete() -> None:
 
 
 def test_terminal_states_are_those_without_a_way_out() -> None:
-    assert TERMINAL == {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.KILLED}
-    assert LIVE == {TaskStatus.PENDING, TaskStatus.RUNNING}
+    assert {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.KILLED} == TERMINAL
+    assert {TaskStatus.PENDING, TaskStatus.RUNNING} == LIVE
 
 
 def test_every_pair_of_states_is_either_a_move_or_refused() -> None:

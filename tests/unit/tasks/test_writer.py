@@ -33,10 +33,7 @@ def writer(store: Store):
 
 def test_a_write_is_durable_when_it_returns_and_gives_what_the_job_gave(store: Store, writer: Writer) -> None:
     async def run() -> None:
-        assert (
-            await writer.write(lambda conn: (events.add(conn, store.session_id, None, "note", {"text": "x"}), 7)[1])
-            == 7
-        )
+        assert await writer.write(lambda conn: (events.add(conn, store.session_id, None, "note", {"text": "x"}), 7)[1]) == 7
         assert notes(store) == ["x"]
 
     asyncio.run(run())
@@ -160,9 +157,7 @@ def test_a_full_disk_is_told_and_the_writer_recovers(store: Store, writer: Write
     futures = [
         writer.submit(note(store, "small")),
         writer.submit(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=1")),
-        writer.submit(
-            lambda conn: [events.add(conn, store.session_id, None, "n", {"x": "y" * 9000}) for _ in range(99)]
-        ),
+        writer.submit(lambda conn: [events.add(conn, store.session_id, None, "n", {"x": "y" * 9000}) for _ in range(99)]),
     ]
     release.set()
     assert futures[2].exception() is not None
@@ -297,9 +292,7 @@ def test_a_listener_that_raises_does_not_end_the_writer(store: Store, caplog: py
     assert "listener for foreign changes failed" in caplog.text
 
 
-def test_an_error_that_nobody_asks_for_is_logged(
-    store: Store, writer: Writer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_that_nobody_asks_for_is_logged(store: Store, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
     wait([writer.submit(lambda conn: registry.get(conn, "nothing"))])
     writer.submit(note(store)).result()
     assert "no task nothing" in caplog.text

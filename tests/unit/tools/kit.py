@@ -24,7 +24,7 @@ class Policy:
 
     mode = "default"
 
-    def __init__(self, decision: Decision | Callable[[Input], Decision] = Allow()) -> None:  # noqa: B008
+    def __init__(self, decision: Decision | Callable[[Input], Decision] = Allow()) -> None:
         self.decision = decision
         self.asked: list[Input] = []
 

@@ -187,9 +187,7 @@ def test_an_input_that_could_not_be_read_never_runs(context: ToolContext) -> Non
         ({"n": [1]}, ["`n`: expected integer, got array"]),
     ],
 )
-def test_a_misfit_names_field_expectation_and_what_came(
-    context: ToolContext, input: dict[str, Any], words: list[str]
-) -> None:
+def test_a_misfit_names_field_expectation_and_what_came(context: ToolContext, input: dict[str, Any], words: list[str]) -> None:
     tool = Witness()
     text = failure(run(tool, context, **input))
     assert text.startswith("The input of Witness does not fit its schema:\n")

@@ -157,7 +157,9 @@ def test_a_read_deny_blocks_edits_and_searches_of_the_place(project: Path) -> No
 
 
 def test_domains_and_fields(project: Path) -> None:
-    one = policy(project, allow=["WebFetch(domain:example.com)"], deny=["WebFetch(domain:*.evil.org)", "Bash(run_in_background:true)"])
+    one = policy(
+        project, allow=["WebFetch(domain:example.com)"], deny=["WebFetch(domain:*.evil.org)", "Bash(run_in_background:true)"]
+    )
     assert says(one, "WebFetch", url="https://EXAMPLE.com/x") == "allow"
     assert says(one, "WebFetch", url="https://example.com@a.evil.org/") == "deny"
     assert says(one, "WebFetch", url="https://example.com.evil.com/") == "ask"

@@ -103,6 +103,27 @@ def test_a_command_in_the_sandbox_keeps_its_directory_and_ends_in_time(project: 
 
 
 def test_credentials_are_known_by_their_names() -> None:
-    secret = ("ANTHROPIC_BASE_URL", "GITHUB_TOKEN", "TOKEN", "PGPASSWORD", "password", "MYSQL_PWD", "AWS_PROFILE", "MY_API_KEY", "GITLAB_PAT", "SECRET")
-    plain = ("PATH", "PWD", "HOME", "KEYBOARD", "TOKENIZERS_PARALLELISM", "GIT_AUTHOR_NAME", "COMPAT", "SSH_AUTH_SOCK", "SECRETS_DIR")
-    assert tool_environment({name: "x" for name in (*secret, *plain)}).keys() & {*secret, *plain} == set(plain)
+    secret = (
+        "ANTHROPIC_BASE_URL",
+        "GITHUB_TOKEN",
+        "TOKEN",
+        "PGPASSWORD",
+        "password",
+        "MYSQL_PWD",
+        "AWS_PROFILE",
+        "MY_API_KEY",
+        "GITLAB_PAT",
+        "SECRET",
+    )
+    plain = (
+        "PATH",
+        "PWD",
+        "HOME",
+        "KEYBOARD",
+        "TOKENIZERS_PARALLELISM",
+        "GIT_AUTHOR_NAME",
+        "COMPAT",
+        "SSH_AUTH_SOCK",
+        "SECRETS_DIR",
+    )
+    assert tool_environment(dict.fromkeys((*secret, *plain), "x")).keys() & {*secret, *plain} == set(plain)

@@ -56,7 +56,10 @@ def test_a_bubblewrap_that_does_not_work_here_is_as_none(tmp_path: Path) -> None
 
 @needs_bwrap
 def test_writes_reach_the_working_directory_and_the_scratchpad_only(work: Path) -> None:
-    done = inside(work, f"echo 1 > a; echo 2 > {work.parent}/scratch/b; echo 3 > {work.parent}/c; echo 4 > /etc/d; echo 5 > /tmp/e && cat /tmp/e")
+    done = inside(
+        work,
+        f"echo 1 > a; echo 2 > {work.parent}/scratch/b; echo 3 > {work.parent}/c; echo 4 > /etc/d; echo 5 > /tmp/e && cat /tmp/e",
+    )
     assert (work / "a").read_text() == "1\n"
     assert (work.parent / "scratch/b").read_text() == "2\n"
     assert not (work.parent / "c").exists() and not Path("/etc/d").exists() and not Path("/tmp/e").exists()
@@ -73,7 +76,9 @@ def test_it_starts_in_the_working_directory_and_hands_on_the_exit_code(work: Pat
 def test_nothing_outside_can_be_seen_or_ended(work: Path) -> None:
     marker = subprocess.Popen(["sleep", "60"])
     try:
-        done = inside(work, f"kill -9 {marker.pid}; kill -9 {os.getpid()}; ls -d /proc/{marker.pid}; pkill -9 sleep; kill -9 -1; true")
+        done = inside(
+            work, f"kill -9 {marker.pid}; kill -9 {os.getpid()}; ls -d /proc/{marker.pid}; pkill -9 sleep; kill -9 -1; true"
+        )
         assert "No such" in done.stderr
         assert marker.poll() is None
     finally:
@@ -118,7 +123,9 @@ def test_a_worktree_can_be_committed_in_and_its_repository_gets_no_hooks(tmp_pat
     setup = f"git init -q {main} && {git} commit -q --allow-empty -m one && {git} worktree add -q {tree}"
     subprocess.run(["sh", "-c", setup], check=True, capture_output=True)
     commit = "touch a && git add a && git -c user.name=x -c user.email=x commit -qm two && git log --format=%s"
-    done = inside(tree, f"{commit}; echo x > {main}/.git/hooks/pre-commit; echo x >> {main}/.git/config; echo x > .git; touch {main}/b")
+    done = inside(
+        tree, f"{commit}; echo x > {main}/.git/hooks/pre-commit; echo x >> {main}/.git/config; echo x > .git; touch {main}/b"
+    )
     assert done.stdout == "two\none\n", done.stderr
     assert not (main / ".git/hooks/pre-commit").exists() and not (main / "b").exists()
     assert "x" not in (main / ".git/config").read_text().splitlines() and (tree / ".git").read_text().startswith("gitdir:")

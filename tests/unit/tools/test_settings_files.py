@@ -76,7 +76,13 @@ def test_an_untrusted_project_brings_only_its_fences(bench: Bench) -> None:
     found = bench.load(trusted=False)
     assert (found.rules.allow, len(found.rules.deny), len(found.rules.ask)) == ((), 1, 1)
     assert found.hooks.handlers("Stop") == ()
-    assert (found.env, found.model, found.directories, found.default_mode, found.all_project_servers) == ({}, None, (), None, False)
+    assert (found.env, found.model, found.directories, found.default_mode, found.all_project_servers) == (
+        {},
+        None,
+        (),
+        None,
+        False,
+    )
     assert found.disabled_servers == {"d"}
     assert "coordinator trust" in found.held_back[0] and "hooks" in found.held_back[0]
     trusted = bench.load()
@@ -107,7 +113,12 @@ def test_below_the_root_of_a_repository_its_files_hold_too(bench: Bench) -> None
 def test_flags_add_to_the_files_and_the_mode_asked_for_wins(bench: Bench) -> None:
     bench.user(permissions(defaultMode="plan", deny=["WebFetch"]))
     policy = bench.load().policy(
-        cwd=bench.project, home=bench.home, mode="acceptEdits", allowed=["Bash(make *)"], disallowed=["Edit(x)"], roots=[bench.home]
+        cwd=bench.project,
+        home=bench.home,
+        mode="acceptEdits",
+        allowed=["Bash(make *)"],
+        disallowed=["Edit(x)"],
+        roots=[bench.home],
     )
     assert policy.mode is Mode.ACCEPT_EDITS and policy.roots == (bench.project, bench.home)
     assert [r.text for r in policy.rules.deny] == ["Edit(x)", "WebFetch"]

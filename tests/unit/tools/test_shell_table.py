@@ -78,7 +78,9 @@ def project(tmp_path: Path) -> Path:
     return work
 
 
-@pytest.mark.parametrize(("expected", "command"), [(verdict, command) for verdict, commands in TABLE.items() for command in commands])
+@pytest.mark.parametrize(
+    ("expected", "command"), [(verdict, command) for verdict, commands in TABLE.items() for command in commands]
+)
 def test_the_verdict_is_the_one_of_a_careful_person(project: Path, expected: str, command: str) -> None:
     policy = Policy(rules=RuleSet.from_flags(ALLOW, DENY), cwd=project, roots=(project,), home=project.parent)
     verdict = policy.explain("Bash", {"command": command})

@@ -50,7 +50,11 @@ def test_hooks_see_absolute_paths(tmp_path: Path) -> None:
 
 def test_continue_false_ends_the_turn(tmp_path: Path) -> None:
     with pytest.raises(TurnOver, match="enough"):
-        asyncio.run(hooked(tmp_path, "PreToolUse", "print('{\"continue\": false, \"stopReason\": \"enough\"}')").pre_tool_use("Read", {}, "t"))
+        asyncio.run(
+            hooked(tmp_path, "PreToolUse", 'print(\'{"continue": false, "stopReason": "enough"}\')').pre_tool_use(
+                "Read", {}, "t"
+            )
+        )
 
 
 def test_a_failed_call_is_another_event_and_feedback_goes_to_the_model(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from worker_agent.context.spill import spill_path
 from worker_agent.errors import ToolError
 from worker_agent.process import MAX_COMMAND, TASK_MARKER, ShellOutcome, run_shell
 from worker_agent.process_tree import lineage_names
 from worker_agent.tools.base import Input, ShellState, Tool, ToolContext, ToolResult
-from worker_agent.context.spill import spill_path
 
 PROGRESS_EVERY = 0.5  # seconds between two lines of progress
 PROGRESS_WIDTH = 160  # characters

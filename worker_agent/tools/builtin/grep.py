@@ -135,17 +135,13 @@ def _readable(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
-def _counts(
-    stdout: bytes, target: files.Target, context: ToolContext, fence: ripgrep.Fence
-) -> Iterable[tuple[str, int]]:
+def _counts(stdout: bytes, target: files.Target, context: ToolContext, fence: ripgrep.Fence) -> Iterable[tuple[str, int]]:
     for name, count in _records(stdout, target):
         if name and count.isdigit() and not fence.hides(name):
             yield shown_path(name, target, context), int(count)
 
 
-async def _newest_first(
-    stdout: bytes, target: files.Target, context: ToolContext, fence: ripgrep.Fence
-) -> list[str]:
+async def _newest_first(stdout: bytes, target: files.Target, context: ToolContext, fence: ripgrep.Fence) -> list[str]:
     names = [name for name in stdout.split(b"\0")[:-1] if not fence.hides(name)]
     ordered = await asyncio.to_thread(_by_age, names) if len(names) > 1000 else _by_age(names)
     return [shown_path(name, target, context) for name in ordered]

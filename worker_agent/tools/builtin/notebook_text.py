@@ -27,9 +27,7 @@ def parse(data: bytes, target: Target) -> dict[str, Any]:
     try:
         notebook = json.loads(data)
     except (ValueError, RecursionError):
-        raise ToolError(
-            f"{target.shown} is no valid notebook: it is not JSON. Look at it with Bash (head, cat)."
-        ) from None
+        raise ToolError(f"{target.shown} is no valid notebook: it is not JSON. Look at it with Bash (head, cat).") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise ToolError(f"{target.shown} is no valid notebook: it has no list of cells (format 4 or later is needed).")

@@ -28,9 +28,7 @@ class Pages:
     def as_text(self, target: Target, cap: int) -> str:
         """At most about `cap` characters; says what is left out."""
         last = self.first + len(self.texts) - 1
-        parts = [
-            f"{target.shown}: pages {self.first}–{last} of {self.total}, text only (layout and pictures are lost)."
-        ]
+        parts = [f"{target.shown}: pages {self.first}–{last} of {self.total}, text only (layout and pictures are lost)."]
         for number, text in enumerate(self.texts, self.first):
             parts.append(f"── page {number} ──\n{text.strip()}")
         whole = "\n\n".join(parts)

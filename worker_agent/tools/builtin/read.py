@@ -91,9 +91,7 @@ class _Range:
 # ── small files: the bytes are at hand ───────────────────────────────────────────────────────────────────────────────
 
 
-async def _small(
-    input: Input, context: ToolContext, target: files.Target, data: bytes, info: os.stat_result
-) -> ToolResult:
+async def _small(input: Input, context: ToolContext, target: files.Target, data: bytes, info: os.stat_result) -> ToolResult:
     media = image_type(data)
     if media is None and not data.startswith(b"%PDF-"):
         return _small_text(input, context, target, data, info)
@@ -102,9 +100,7 @@ async def _small(
     return ToolResult(content, data={"filePath": str(target.path)})
 
 
-def _small_text(
-    input: Input, context: ToolContext, target: files.Target, data: bytes, info: os.stat_result
-) -> ToolResult:
+def _small_text(input: Input, context: ToolContext, target: files.Target, data: bytes, info: os.stat_result) -> ToolResult:
     text = files.decode(data)
     if text is None:
         raise _binary(target, data, info.st_size)
@@ -129,8 +125,7 @@ def _unchanged(context: ToolContext, target: files.Target, wanted: _Range) -> To
     known.ranges = tuple(r for r in known.ranges if r != key)
     known.order = files.next_order()
     return ToolResult(
-        f"{target.shown} is unchanged since you read these lines; the earlier result holds. "
-        "(Read once more to see it again.)",
+        f"{target.shown} is unchanged since you read these lines; the earlier result holds. (Read once more to see it again.)",
         data={"type": "file_unchanged", "filePath": str(target.path)},
     )
 
@@ -142,9 +137,7 @@ def _remember(
     before = context.read_files.get(target.real) if keep else None
     record.ranges = (before.ranges if before else ()) + ((wanted.first, wanted.count),)
     whole = wanted.first == 1 and at_end
-    record.partial = (
-        not whole and (before is None or before.partial) and not (at_end and _reaches(record.ranges, wanted.first))
-    )
+    record.partial = not whole and (before is None or before.partial) and not (at_end and _reaches(record.ranges, wanted.first))
     context.read_files[target.real] = record
 
 
@@ -194,9 +187,7 @@ class _Shown:
             of = f" of {self.total}" if self.total is not None else ""
             why = " (size limit of one answer)" if self.full else ""
             text += f"\n\n[Lines {self.first}–{last}{of}{why}. Go on with offset {last + 1}.]"
-        return ToolResult(
-            text, data={"filePath": str(target.path), "startLine": self.first, "numLines": len(self.lines)}
-        )
+        return ToolResult(text, data={"filePath": str(target.path), "startLine": self.first, "numLines": len(self.lines)})
 
 
 def _plain(piece: Sequence[str], first: int, room: int) -> list[str] | None:
@@ -224,9 +215,7 @@ def _numbered(number: int, line: str, length: int | None = None) -> str:
 # ── large files: streamed ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _large(
-    input: Input, context: ToolContext, target: files.Target, file: BinaryIO, info: os.stat_result
-) -> ToolResult:
+async def _large(input: Input, context: ToolContext, target: files.Target, file: BinaryIO, info: os.stat_result) -> ToolResult:
     head = files.read_up_to(file, files.SNIFF)
     file.seek(0)
     if media := image_type(head):
@@ -384,9 +373,7 @@ def _notebook(
     shown = _Shown.of_lines(rendered.lines, wanted, context)
     record.partial = not (shown.at_end and wanted.first == 1)
     context.read_files[target.real] = record
-    lines = [
-        line.split("\t", 1)[1] for line in shown.lines
-    ]  # numbers of rendered lines would name no place in the file
+    lines = [line.split("\t", 1)[1] for line in shown.lines]  # numbers of rendered lines would name no place in the file
     shown.lines = lines
     result = shown.result(target, wanted)
     return replace(result, content=[text_block(str(result.content)), *rendered.images]) if rendered.images else result

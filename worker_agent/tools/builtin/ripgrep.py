@@ -94,9 +94,7 @@ async def search(arguments: Sequence[str], target: files.Target, context: ToolCo
     """Run `rg` over `target`, keeping up to `cap` bytes. Paths in the output are absolute, each ended by NUL."""
     rg = program()
     if rg is None:
-        raise ToolError(
-            "ripgrep (rg) is not installed, so nothing can be searched this way. Use Bash with find or grep."
-        )
+        raise ToolError("ripgrep (rg) is not installed, so nothing can be searched this way. Use Bash with find or grep.")
     argv = [rg, "--no-config", "--color=never", "--null", *arguments, "--", str(target.real)]
     # Globs with a slash are matched from the directory that rg runs in.
     cwd = target.real if target.real.is_dir() else target.real.parent

@@ -221,7 +221,7 @@ async def _as_text(page: _Page, input: Input, context: ToolContext) -> str:
 
 def _is_text(kind: str, body: bytes) -> bool:
     textual = kind.startswith("text/") or kind.endswith(("json", "xml", "javascript", "yaml", "toml", "x-sh"))
-    return textual and b"\x00" not in body[:8192] or not body
+    return (textual and b"\x00" not in body[:8192]) or not body
 
 
 def _known(charset: str) -> str:
@@ -240,7 +240,5 @@ async def _markdown(html: str, context: ToolContext) -> str:
         argv, cwd=context.cwd, environment=context.environment, timeout=limit, cap=len(data) * 2 + 65_536, stdin=data
     )
     if done.exit_code != 0:
-        raise ToolError(
-            "The page could not be turned into text: it is too large or too deeply nested. Use Bash (curl)."
-        )
+        raise ToolError("The page could not be turned into text: it is too large or too deeply nested. Use Bash (curl).")
     return done.stdout.decode("utf-8", "replace")

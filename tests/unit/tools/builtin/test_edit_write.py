@@ -64,8 +64,7 @@ def test_of_many_agents_that_edit_at_the_same_moment_exactly_one_succeeds(tmp_pa
         for ctx in contexts:
             await acall(Read(), ctx, file_path="a")
         edits = [
-            acall(Edit(), ctx, file_path="a", old_string="start", new_string=f"agent {i:02}")
-            for i, ctx in enumerate(contexts)
+            acall(Edit(), ctx, file_path="a", old_string="start", new_string=f"agent {i:02}") for i, ctx in enumerate(contexts)
         ]
         return await asyncio.gather(*edits, return_exceptions=True)
 
@@ -193,9 +192,7 @@ def test_roots_that_are_links_themselves_are_no_way_out(tmp_path: Path) -> None:
 
 def test_write_makes_directories_and_replaces_only_what_was_read_whole(tmp_path: Path) -> None:
     ctx = context(tmp_path)
-    assert (
-        call(Write(), ctx, file_path="deep/er/a.txt", content="one\ntwo") == "Created deep/er/a.txt: 2 lines, 7 bytes."
-    )
+    assert call(Write(), ctx, file_path="deep/er/a.txt", content="one\ntwo") == "Created deep/er/a.txt: 2 lines, 7 bytes."
     assert call(Write(), ctx, file_path="deep/er/a.txt", content="") == "Replaced deep/er/a.txt: 0 lines, 0 bytes."
     (tmp_path / "b").write_text("1\n2\n3\n")
     call(Read(), ctx, file_path="b", limit=1)

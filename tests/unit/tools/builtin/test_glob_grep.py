@@ -165,9 +165,7 @@ def test_the_modes_of_ripgrep_work(tree: Path, input: dict[str, object], expecte
     assert ("a.py" in answer) == expected
 
 
-@pytest.mark.parametrize(
-    ("input", "words"), [({"pattern": "("}, "unclosed"), ({"pattern": "x", "type": "nope"}, "nope")]
-)
+@pytest.mark.parametrize(("input", "words"), [({"pattern": "("}, "unclosed"), ({"pattern": "x", "type": "nope"}, "nope")])
 def test_what_ripgrep_refuses_is_said_in_its_words(tree: Path, input: dict[str, str], words: str) -> None:
     assert words in refused(Grep(), context(tree), **input)
 
