@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -19,12 +20,28 @@ from worker_agent.messages import Block
 Input = Mapping[str, Any]
 
 
+class Confine(StrEnum):
+    """How far the operating system is to hold what a shell command does. Each holds at least what the next one holds.
+
+    READ_ONLY: it ran unasked because it was read and found harmless: it writes nowhere but in a temporary directory of its
+    own, has no network, and sees no denied path and no known place of secrets.
+    WORKSPACE: it runs unasked because it is held: the same, but it also writes in the working directory, the added
+    directories and the scratchpad, never where code or rights come from (`places.py`); no signal to others' processes.
+    GUARD: a rule or a person allowed it, or `bypassPermissions` is on: nothing is held but the paths of deny rules."""
+
+    READ_ONLY = "read-only"
+    WORKSPACE = "workspace"
+    GUARD = "guard"
+
+
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """The call may run, with `updated_input` in place of the model's where a hook or a person changed it."""
+    """The call may run, with `updated_input` in place of the model's where a hook or a person changed it. `confine` is how
+    far the operating system is to hold a shell command that was allowed for this reason."""
 
     updated_input: Input | None = None
     reason: str = ""
+    confine: Confine = Confine.GUARD
 
 
 @dataclass(frozen=True, slots=True)
