@@ -139,6 +139,15 @@ class TreeBudget:
             self._withdraw(wish)
             raise
 
+    def spare(self, request: ModelRequest, prompt_tokens: int) -> CallBudget:
+        """Hold what nobody else needs, or raise `ModelError` of kind BUDGET at once."""
+        whole = self.worst_case(request.model, prompt_tokens, request.max_tokens)
+        if self._waiting or not (self.spent + self.held + self._kept + whole).within(self.limit):
+            raise ModelError(ErrorKind.BUDGET, self._refusal())
+        self.held += whole
+        self._under_way += 1
+        return CallBudget(self, whole, under_way=True)
+
     def settle(self, held: Amount, used: Amount) -> None:
         self.held -= held
         self.spent += used
@@ -243,8 +252,14 @@ class AgentBudget:
             return CallBudget(tree, Amount())
         call = await tree.hold(self, request, prompt_tokens)
         if not call.last_call:
-            call.notice = self._notice()
+            call.agent = self
         return call
+
+    def spare(self, request: ModelRequest, prompt_tokens: int) -> CallBudget:
+        """Hold it only if it fits now beside what is kept back for reports, this agent's own too, and nobody waits.
+        Raises `ModelError` of kind BUDGET."""
+        tree = self._tree
+        return tree.spare(request, prompt_tokens) if tree.limit.is_set else CallBudget(tree, Amount())
 
     @property
     def has_room(self) -> bool:
@@ -255,7 +270,8 @@ class AgentBudget:
         """The agent calls no more: what was kept back for its last call is free for others."""
         self._tree.release(self)
 
-    def _notice(self) -> str | None:
+    def take_notice(self) -> str | None:
+        """What the agent is to be told, the first time that there is something."""
         share = self._tree.limit.share(self._tree.spent)
         if self._told or share < NOTICE_SHARE:
             return None
@@ -275,12 +291,17 @@ class CallBudget:
         last_call: bool = False,
         under_way: bool = False,
     ) -> None:
-        self.notice: str | None = None
+        self.agent: AgentBudget | None = None  # who is told when much is used
         self.max_tokens = max_tokens
         self.last_call = last_call
         self._tree = tree
         self._held = held
         self._open = under_way
+
+    @property
+    def notice(self) -> str | None:
+        """What the agent must be told now, once: who reads it tells it."""
+        return self.agent.take_notice() if self.agent else None
 
     def settle(self, model: str, usage: Usage | None) -> None:
         """Book what was used (None: nothing came back) and give back the rest. A second call does nothing."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,7 @@ class EngineFactory:
         system = (prompt, surroundings["system"])
         memory = surroundings["user_context"]
         memory_message = user(memory, kind="meta", meta=True) if memory else None
+        booked = partial(book, self.store, agent_id=agent_id, task_id=task_id, price=self.price)
         context = AgentContext(
             settings=self.settings,
             client=self.client,
@@ -229,7 +231,7 @@ class EngineFactory:
             rebuild_last=self._session_start if top else _nothing,
             before_compact=_asking(hooks),
             after_compact=_telling(hooks),
-            on_call=lambda call: book(self.store, call, agent_id, task_id, self.price, "summary"),
+            book=booked,
         )
         return QueryEngine(
             EngineParams(
@@ -256,6 +258,7 @@ class EngineFactory:
                 ),
                 stop_hooks=hooks,
                 budget=budget,
+                book=booked,
                 history=history.messages,
                 max_turns=max_turns,
                 effort=effort,

@@ -26,7 +26,6 @@ from coordinator.paths import Paths
 from coordinator.processes import Processes
 from coordinator.store import Store
 from coordinator.verification import Verifier
-from coordinator.workers import book
 from tasks import outbox, sessions
 from tasks.errors import DatabaseError, Fenced
 from tasks.ids import TaskType
@@ -34,7 +33,7 @@ from tasks.records import SessionRecord, SessionStatus, TaskRecord
 from worker_agent.context.injected import news
 from worker_agent.context.rebuild import was_made_by_hand
 from worker_agent.errors import ConfigError
-from worker_agent.events import ModelCalled, Notice, Result
+from worker_agent.events import Notice, Result
 from worker_agent.hooks import Verdict
 from worker_agent.messages import Message, user
 from worker_agent.session.commands import parse_command
@@ -332,8 +331,6 @@ class Session:
         self._in_turn = True
         try:
             async for event in self.engine.submit_message(prompt):
-                if isinstance(event, ModelCalled):
-                    book(self.store, event, self.store.session_id, None, self.engines.price)
                 result = event if isinstance(event, Result) else None
                 self._observer(Observed(self.store.session_id, None, event))
         finally:

@@ -277,8 +277,6 @@ class WorkerRun:
     # ── what is told ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, ModelCalled):
-            book(self._store, event, self._task.agent_id, self._task_id, self._engines.price)
         if self._progress.observe(event):
             self._tell.touch()
         self._observe(event)
@@ -390,7 +388,7 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def book(store: Store, call: ModelCalled, agent_id: str, task_id: str | None, price: Price, purpose: str = "turn") -> None:
+def book(store: Store, call: ModelCalled, agent_id: str, task_id: str | None, price: Price) -> None:
     """One row of the ledger for one model response."""
     if call.response_id is None:
         return
@@ -403,7 +401,7 @@ def book(store: Store, call: ModelCalled, agent_id: str, task_id: str | None, pr
             agent_id=agent_id,
             task_id=task_id,
             model=call.model,
-            purpose=purpose,
+            purpose=call.purpose.value,
             input_tokens=usage.input,
             cache_write_5m_tokens=usage.cache_write_5m,
             cache_write_1h_tokens=usage.cache_write_1h,

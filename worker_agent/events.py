@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from worker_agent.messages import Message, Usage
+
+
+class Purpose(StrEnum):
+    """What a model was asked for."""
+
+    TURN = "turn"
+    SUMMARY = "summary"  # of a conversation, or of a part of it
+    TOOL_SUMMARY = "tool_summary"  # the line about a turn's tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class ModelCalled:
     usage: Usage
     duration: float
     error: str | None = None  # an ErrorKind
+    purpose: Purpose = Purpose.TURN
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What is done in one place only: reading the environment, drawing with rich, broad `except`s of the command line."""
+"""What is done in one place only: reading the environment, streaming a model, drawing with rich, broad `except`s of the command line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.architecture.source import imports, modules
 
 NAMES = sorted(modules())
 KNOW_RICH = {"coordinator.cli.console", "coordinator.cli.render"}
+STREAMS_A_MODEL = "worker_agent.api.call"
 READS_ENVIRONMENT = {"worker_agent.config"}
 HEAVY = ("anthropic", "alembic", "jsonschema", "pypdf", "markdownify", "tree_sitter", "tree_sitter_bash", "aiohttp", "httpx2",
          "pydantic", "rich", "psycopg", "bs4")  # fmt: skip
@@ -31,6 +32,19 @@ def reads_environment(tree: ast.Module) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_settings_read_the_environment(name: str) -> None:
     assert name in READS_ENVIRONMENT or not reads_environment(modules()[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_streamed_in_one_place(name: str) -> None:
+    streamed = [
+        node.lineno
+        for node in ast.walk(modules()[name])
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "stream"
+        and len(node.args) == 1  # a model's port takes one request; an HTTP client a method and an address
+    ]
+    assert bool(streamed) == (name == STREAMS_A_MODEL)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,24 +18,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from worker_agent import events as e
 from worker_agent import messages as m
-from worker_agent.api.client import (
-    BlockClosed,
-    Finished,
-    ModelEvent,
-    ModelInfo,
-    ModelRequest,
-    Started,
-    TextPiece,
-    ThinkingPiece,
-)
+from worker_agent.api.call import Call
+from worker_agent.api.client import BlockClosed, Finished, ModelEvent, ModelInfo, ModelRequest, TextPiece, ThinkingPiece
 from worker_agent.api.fallback import OverloadCounter, strip_thinking
-from worker_agent.api.limiter import Lead
 from worker_agent.api.retry import RetrySchedule
 from worker_agent.context.view import with_user_context
 from worker_agent.errors import ErrorKind, ModelError
@@ -76,17 +66,22 @@ class Try:
 
     executor: StreamingToolExecutor
     message_id: str = field(default_factory=new_message_id)
-    response_id: str | None = None
-    request_id: str | None = None
-    usage: Usage = Usage()
+    call: Call | None = None  # None until its budget is held
     closed: list[Block] = field(default_factory=list)
     calls: int = 0
     open_text: dict[int, str] = field(default_factory=dict)
     unreadable: tuple[Block, str] | None = None  # the last block, if it is a call whose JSON cannot be read, and why
-    finished: Finished | None = None
     shown: bool = False
-    began_at: float = 0.0
     last_call: bool = False
+
+    @property
+    def usage(self) -> Usage:
+        return self.call.usage if self.call else Usage()
+
+    @property
+    def finished(self) -> Finished:
+        assert self.call is not None and self.call.finished is not None, "asked of a stream that ended well only"
+        return self.call.finished
 
 
 class ModelTurn:
@@ -104,7 +99,6 @@ class ModelTurn:
         self.results_id = new_message_id()
         self.answer = Answer(message=None, model=self.model)
         self.stored = False
-        self.budget_notice: str | None = None
         self.told: tuple[Message, ...] = ()  # what the agent was told for this call, stored before it
         self._schedule = RetrySchedule(params.settings.retry, params.rng)
         self._cap = self._first_cap()
@@ -165,70 +159,30 @@ class ModelTurn:
                 return
 
     async def _one_try(self) -> AsyncIterator[e.Event]:
-        params, current = self.params, self._try
-        request = self._request()
-        async with params.abort.guard():
-            reservation = await params.budget.reserve(request, self.prepared.tokens)
-        if reservation.max_tokens is not None:
-            request = replace(request, max_tokens=min(request.max_tokens, reservation.max_tokens))
-        if reservation.last_call:
-            current.last_call = True
-            request = await self._last_words(request)
-        if reservation.notice:
-            self.budget_notice = reservation.notice
-            yield e.Notice("budget", reservation.notice)
-        try:
-            async with self._admitted(request) as lead:
-                async for event in self._events(request):
-                    if isinstance(event, Started):
-                        lead.began()
-                    for shown in self._take(event, request):
-                        yield shown
-                    for shown in self.buffer.drain():
-                        yield shown
-        finally:
-            reservation.settle(self.model, current.usage if current.response_id else None)
+        current = self._try
+        async with self.params.caller().call(self._request(), self.prepared.tokens) as call:
+            current.call = call
+            if call.reservation.last_call:
+                current.last_call = True
+                await self._tell(call, transitions.last_report())
+                call.request = replace(call.request, tools_allowed=False)
+            elif notice := call.reservation.notice:
+                yield e.Notice("budget", notice)
+                await self._tell(call, transitions.budget_notice(notice))
+            async for event in call.events():
+                for shown in (*self._take(event, call.request), *self.buffer.drain()):
+                    yield shown
 
-    async def _last_words(self, request: ModelRequest) -> ModelRequest:
-        """The budget leaves one call: tool-free, and the agent is told that it is to report."""
-        if not self.told:
-            self.told = (transitions.last_report(),)
-            await self.params.journal.append(self.told)
-        return replace(request, tools_allowed=False, messages=(*request.messages, *self.told))
-
-    @asynccontextmanager
-    async def _admitted(self, request: ModelRequest) -> AsyncIterator[Lead]:
-        """The limiter lets this call start, and of several on one cold prefix the first goes ahead."""
-        abort, limiter = self.params.abort, self.params.limiter
-        prefix = limiter.prefix((request.model, request.system[:1], tuple(tool.name for tool in request.tools)))
-        turn = limiter.turn(request.model)
-        async with AsyncExitStack() as stack:
-            async with abort.guard():
-                lead = await stack.enter_async_context(prefix)
-                await stack.enter_async_context(turn)
-            self._try.began_at = self.params.clock.monotonic()
-            yield lead
-
-    async def _events(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """The events of one stream, up to and including `Finished`; an abort ends the waiting for the next one."""
-        stream = self.params.client.stream(request)
-        guard = self.params.abort.guard
-        try:
-            while self._try.finished is None:
-                async with guard():
-                    event = await anext(stream, None)
-                if event is None:
-                    raise ModelError(ErrorKind.STREAM_BROKEN, "the stream ended before the answer was whole")
-                yield event
-        finally:
-            await stream.aclose()  # type: ignore[attr-defined]
+    async def _tell(self, call: Call, message: Message) -> None:
+        """What the agent must know for this call stands at its end, and in the history before it; said once a turn."""
+        if message.content not in [told.content for told in self.told]:
+            await self.params.journal.append((message,))
+            self.told = (*self.told, message)
+            call.request = replace(call.request, messages=(*call.request.messages, message))
 
     def _take(self, event: ModelEvent, request: ModelRequest) -> list[e.Event]:
         current = self._try
         match event:
-            case Started():
-                current.response_id, current.usage = event.response_id, event.usage
-                current.request_id = event.request_id
             case TextPiece():
                 current.open_text[event.index] = current.open_text.get(event.index, "") + event.text
                 current.shown = True
@@ -241,7 +195,6 @@ class ModelTurn:
                 self._add_unreadable()
                 self._close(event, request)
             case Finished():
-                current.finished, current.usage = event, event.usage
                 if event.stop_reason != "max_tokens":
                     self._add_unreadable()
         return []
@@ -354,7 +307,7 @@ class ModelTurn:
         view = self.prepared.view
         if self.model != self.params.model:
             view = self.overloads.without_foreign_thinking(view, self.model)
-        view = with_user_context(view, self.params.user_context)
+        view = with_user_context((*view, *self.told), self.params.user_context)
         return ModelRequest(
             model=self.model,
             max_tokens=self._cap,
@@ -370,13 +323,12 @@ class ModelTurn:
         )
 
     def _called(self, error: ModelError | None) -> e.ModelCalled:
-        current = self._try
-        duration = self.params.clock.monotonic() - current.began_at if current.began_at else 0.0
-        return e.ModelCalled(current.response_id, self.model, current.usage, duration, error.kind.value if error else None)
+        if self._try.call is None:
+            return e.ModelCalled(None, self.model, Usage(), 0.0, error.kind.value if error else None)
+        return self._try.call.called(error)
 
     def _is_empty(self) -> ModelError | None:
         current = self._try
-        assert current.finished is not None
         reason = current.finished.stop_reason
         has_text = any(b["type"] == "text" and b["text"].strip() for b in current.closed)
         if reason in ASKS_AGAIN and not current.calls and (not has_text or (reason == "tool_use" and not current.last_call)):
@@ -390,7 +342,6 @@ class ModelTurn:
 
     def _whole_answer(self) -> Answer:
         current = self._try
-        assert current.finished is not None
         cut = current.unreadable[0] if current.unreadable else current.finished.open_block
         cut_calls = (cut["name"],) if cut is not None and cut.get("type") == "tool_use" else ()
         return self._answer(current.closed, stop_reason=current.finished.stop_reason, cut_calls=cut_calls)
@@ -413,7 +364,7 @@ class ModelTurn:
                 usage=current.usage,
                 stop_reason=fields.get("stop_reason"),
                 model=self.model,
-                response_id=current.response_id,
+                response_id=current.call.response_id if current.call else None,
                 at=self.params.clock.now(),
             )
         return Answer(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from worker_agent.api.call import Caller, Guarding
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.config import Clock, Settings, SystemClock
-from worker_agent.events import Event
+from worker_agent.events import Event, ModelCalled
 from worker_agent.loop.ports import AttachmentSource, Budget, ContextPort, Inbox, Journal, NoAttachments, Nothing, StopHooks
 from worker_agent.messages import Message
 from worker_agent.tools.base import AbortSignal, ToolContext
@@ -39,6 +42,7 @@ class QueryParams:
     attachments: AttachmentSource = field(default_factory=NoAttachments)
     stop_hooks: StopHooks = field(default_factory=Nothing)
     budget: Budget = field(default_factory=Nothing)
+    book: Callable[[ModelCalled], None] = field(default=lambda call: None)
     abort: AbortSignal = field(default_factory=AbortSignal)
     clock: Clock = field(default_factory=SystemClock)
     rng: random.Random = field(default_factory=random.Random)
@@ -49,6 +53,13 @@ class QueryParams:
     output_schema: dict[str, Any] | None = None
     deadline: float | None = None
     top: bool = True
+
+    def caller(self, *, stops: bool = True) -> Caller:
+        """How this agent asks a model. `stops`: an interrupt ends the waiting."""
+        guard: Guarding = self.abort.guard if stops else nullcontext
+        return Caller(
+            client=self.client, limiter=self.limiter, budget=self.budget, clock=self.clock, book=self.book, guard=guard
+        )
 
 
 class EventBuffer:

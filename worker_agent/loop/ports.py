@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from worker_agent.api.call import Budget, Reservation
 from worker_agent.api.client import ModelInfo, ModelRequest
 from worker_agent.context.values import Compacted, Prepared, Tracking
 from worker_agent.messages import Message, Usage
@@ -82,24 +83,6 @@ class StopHooks(Protocol):
     async def stop(self, last_message: str, stop_hook_active: bool) -> StopVerdict: ...
 
 
-class Reservation(Protocol):
-    """Budget held for one call. `notice` is something the agent must be told now (80 % used), once."""
-
-    notice: str | None
-    last_call: bool  # the budget is used up: this is the one tool-free call to report with
-    max_tokens: int | None  # the output cap that still fits; None = as asked
-
-    def settle(self, model: str, usage: Usage | None) -> None:
-        """Book what was used (None: nothing came back) and give back the rest. A second call does nothing."""
-        ...
-
-
-class Budget(Protocol):
-    async def reserve(self, request: ModelRequest, prompt_tokens: int) -> Reservation:
-        """Hold what this call may cost at most. Raises `ModelError` of kind BUDGET when nothing is left at all."""
-        ...
-
-
 class ContextPort(Protocol):
     """The five steps of `context/pipeline.py`, and what mends a prompt that is too long."""
 
@@ -142,6 +125,12 @@ class ContextPort(Protocol):
         ...
 
 
+__all__ = [
+    "Attachment", "AttachmentSource", "Budget", "Compacted", "ContextPort", "Inbox", "Journal", "NoAttachments", "Nothing",
+    "Prepared", "Reservation", "Step", "StopHooks", "StopVerdict", "Tracking",
+]  # fmt: skip
+
+
 class NoAttachments:
     def begin(self, messages: tuple[Message, ...]) -> None:
         return None
@@ -168,6 +157,9 @@ class Nothing:
         return StopVerdict()
 
     async def reserve(self, request: ModelRequest, prompt_tokens: int) -> Reservation:
+        return self
+
+    def spare(self, request: ModelRequest, prompt_tokens: int) -> Reservation:
         return self
 
     def settle(self, model: str, usage: Usage | None) -> None:

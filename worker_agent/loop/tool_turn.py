@@ -112,8 +112,6 @@ class ToolTurn:
         added: list[Message] = []
         if repeats.count == limit:
             added.append(transitions.repeat_warning(limit))
-        if self.turn.budget_notice:
-            added.append(transitions.budget_notice(self.turn.budget_notice))
         if added:
             await params.journal.append(tuple(added))
         added += await read_inbox(params)
@@ -139,5 +137,5 @@ class ToolTurn:
             return None
         answer = self.turn.answer.message
         assert answer is not None
-        client, model = self.params.client, self.params.settings.small_model
-        return asyncio.create_task(summarise(client, model, self.outcomes, answer.tool_uses))
+        caller, model = self.params.caller(stops=False), self.params.settings.small_model
+        return asyncio.create_task(summarise(caller, model, self.outcomes, answer.tool_uses))

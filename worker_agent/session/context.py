@@ -19,7 +19,8 @@ from pathlib import Path
 from worker_agent import events as e
 from worker_agent import messages as m
 from worker_agent import prompts
-from worker_agent.api.client import BlockClosed, Finished, ModelClient, ModelInfo, ModelRequest, Started
+from worker_agent.api.call import Caller
+from worker_agent.api.client import ModelClient, ModelInfo, ModelRequest
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.retry import RetrySchedule
 from worker_agent.config import Clock, Settings
@@ -102,7 +103,7 @@ class AgentContext:
     rebuild_last: Rebuild = _nothing_to_rebuild
     before_compact: BeforeCompact = _go_ahead
     after_compact: AfterCompact = _no_word
-    on_call: Callable[[e.ModelCalled], None] = field(default=lambda call: None)
+    book: Callable[[e.ModelCalled], None] = field(default=lambda call: None)
     stored: Sequence[Message] = ()
     rng: random.Random = field(default_factory=random.Random)
 
@@ -292,10 +293,12 @@ class AgentContext:
             as_text = True  # it called tools instead
         return None
 
-    async def _by_server(self, past: tuple[Message, ...], info: ModelInfo, instructions: str) -> tuple[Message, Usage] | None:
+    async def _by_server(
+        self, past: tuple[Message, ...], info: ModelInfo, instructions: str, *, spare: bool = False
+    ) -> tuple[Message, Usage] | None:
         """The server's compaction of `past`; None where it cannot: the client's own summary takes over."""
         try:
-            answer = await self._call(replace(self._request(past, info), compact=instructions))
+            answer = await self._call(replace(self._request(past, info), compact=instructions), spare=spare)
         except ModelError:
             return None
         block = next((b for b in answer.content if b.get("type") == "compaction" and b.get("content")), None)
@@ -350,14 +353,15 @@ class AgentContext:
 
     async def _summarise(self, stretch: Stretch, info: ModelInfo) -> Collapse | None:
         if stretch.means is Means.SERVER:
-            done = await self._by_server(stretch.messages, info, "")
+            done = await self._by_server(stretch.messages, info, "", spare=True)
             return stretch.collapse("", done[0].content[0]) if done else None
         prompt = prompts.load("collapse")
         if stretch.means is Means.PREFIX:
             prompt = f"{_which(stretch)}\n\n{prompt}"
             asked = m.user(prompt, kind="meta", meta=True)
             request = self._request((*stretch.before, *stretch.messages, asked), info, "collapse")
-            text = (await self._call(replace(request, max_tokens=min(COLLAPSE_OUTPUT, info.max_output)))).text.strip()
+            request = replace(request, max_tokens=min(COLLAPSE_OUTPUT, info.max_output))
+            text = (await self._call(request, spare=True)).text.strip()
             return stretch.collapse(text) if text else None
         text = (await self._by_small_model(stretch, m.user(prompt, kind="meta", meta=True), info)).text.strip()
         return stretch.collapse(text) if text else None
@@ -367,53 +371,19 @@ class AgentContext:
         if self._has_small_model:
             small = await self.client.model_info(self.settings.small_model)
             try:
-                return await self._call(self._plain(stretch.messages, asked, small))
+                return await self._call(self._plain(stretch.messages, asked, small), spare=True)
             except ModelError as error:
                 if error.kind is not ErrorKind.NOT_FOUND:
                     raise
                 self._has_small_model = False
-        return await self._call(self._plain(stretch.messages, asked, info))
+        return await self._call(self._plain(stretch.messages, asked, info), spare=True)
 
-    async def _call(self, request: ModelRequest) -> Message:
-        """One summarising call with the same schedule, limiter and budget as any other."""
+    async def _call(self, request: ModelRequest, *, spare: bool = False) -> Message:
+        """One summarising call with the same schedule as any other; `spare`: beside the agent's own turns."""
+        caller = Caller(client=self.client, limiter=self.limiter, budget=self.budget, clock=self.clock, book=self.book)
         schedule = RetrySchedule(self.settings.retry, self.rng)
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await self._one_try(request)
-            except ModelError as error:
-                self.limiter.observe(error)
-                delay = schedule.delay(error, attempt, deadline_left=None)
-                if delay is None:
-                    raise
-                await self.clock.sleep(delay)
-
-    async def _one_try(self, request: ModelRequest) -> Message:
         tokens = estimate(request.messages, 4.0)
-        reservation = await self.budget.reserve(request, tokens)
-        if reservation.last_call:  # what is left is for the agent's report
-            reservation.settle(request.model, None)
-            raise ModelError(ErrorKind.BUDGET, "the budget leaves no room for a summary")
-        if reservation.max_tokens is not None:
-            request = replace(request, max_tokens=min(request.max_tokens, reservation.max_tokens))
-        began, usage, response_id = self.clock.monotonic(), Usage(), None
-        blocks: list[Block] = []
-        try:
-            async with self.limiter.turn(request.model):
-                async for event in self.client.stream(request):
-                    match event:
-                        case Started():
-                            usage, response_id = event.usage, event.response_id
-                        case BlockClosed():
-                            blocks.append(event.block)
-                        case Finished():
-                            usage = event.usage
-        finally:
-            reservation.settle(request.model, usage if response_id else None)
-            duration = self.clock.monotonic() - began
-            self.on_call(e.ModelCalled(response_id, request.model, usage, duration))
-        return m.assistant(blocks, usage=usage, model=request.model, response_id=response_id, at=self.clock.now())
+        return await caller.ask(request, tokens, purpose=e.Purpose.SUMMARY, schedule=schedule, spare=spare)
 
     # ── what is kept and what is read afresh ───────────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,7 @@ turns, money, and the schema of a structured result (at most 5 tries).
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,7 @@ class EngineParams:
     attachments: AttachmentSource = field(default_factory=NoAttachments)
     stop_hooks: StopHooks = field(default_factory=Nothing)
     budget: Budget = field(default_factory=Nothing)
+    book: Callable[[e.ModelCalled], None] = field(default=lambda call: None)
     history: tuple[Message, ...] = ()
     max_turns: int | None = None
     max_budget_usd: float | None = None
@@ -161,6 +162,7 @@ class QueryEngine:
             attachments=p.attachments,
             stop_hooks=p.stop_hooks,
             budget=p.budget,
+            book=p.book,
             abort=self._abort,
             clock=p.clock,
             rng=p.rng,

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from worker_agent.api.client import ModelClient, ModelRequest, TextPiece
+from worker_agent.api.call import Caller
+from worker_agent.api.client import ModelRequest
+from worker_agent.context.tokens import estimate
 from worker_agent.errors import ModelError
+from worker_agent.events import Purpose
 from worker_agent.messages import Block, canonical, user
 from worker_agent.tools.base import ToolOutcome
 
@@ -24,9 +27,7 @@ _SYSTEM = (
 )
 
 
-async def summarise(
-    client: ModelClient, model: str, outcomes: Sequence[ToolOutcome], calls: Sequence[Block] = ()
-) -> str | None:
+async def summarise(caller: Caller, model: str, outcomes: Sequence[ToolOutcome], calls: Sequence[Block] = ()) -> str | None:
     """A line such as "Searched src for TODO"; None if there is nothing to tell or the model did not answer well.
     `calls` are the `tool_use` blocks the outcomes belong to, where the caller has them."""
     if not outcomes:
@@ -38,15 +39,13 @@ async def summarise(
         system=(_SYSTEM,),
         tools=(),
         messages=(user(_told(outcomes, calls)),),
+        single=True,
     )
-    pieces: list[str] = []
     try:
-        async for event in client.stream(request):
-            if isinstance(event, TextPiece):
-                pieces.append(event.text)
+        answer = await caller.ask(request, estimate(request.messages, 4.0), purpose=Purpose.TOOL_SUMMARY, spare=True)
     except ModelError:
         return None
-    return _one_line("".join(pieces))
+    return _one_line(answer.text)
 
 
 def _told(outcomes: Sequence[ToolOutcome], calls: Sequence[Block]) -> str:

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from worker_agent.api.client import Finished, ModelEvent, ModelRequest, Started, TextPiece
+from worker_agent.api.call import Caller
+from worker_agent.api.client import BlockClosed, Finished, ModelEvent, ModelRequest, Started, TextPiece
+from worker_agent.api.limiter import Limiter
+from worker_agent.config import SystemClock
 from worker_agent.errors import ErrorKind, ModelError
-from worker_agent.messages import Usage, tool_result_block
+from worker_agent.loop.ports import Nothing
+from worker_agent.messages import Usage, text_block, tool_result_block
 from worker_agent.tools.base import ToolOutcome
 from worker_agent.tools.summaries import summarise
 
@@ -27,6 +31,7 @@ class Client:
             yield TextPiece(0, piece)
         if self.error:
             raise self.error
+        yield BlockClosed(0, text_block("".join(self.pieces)))
         yield Finished("end_turn", Usage())
 
 
@@ -35,7 +40,9 @@ def outcome(id: str = "t1", content: Any = "3 files") -> ToolOutcome:
 
 
 def ask(client: Client, outcomes: Sequence[ToolOutcome], calls: Sequence[Any] = ()) -> str | None:
-    return asyncio.run(summarise(client, "small", outcomes, calls))  # type: ignore[arg-type]
+    clock = SystemClock()
+    caller = Caller(client=client, limiter=Limiter(clock), budget=Nothing(), clock=clock)  # type: ignore[arg-type]
+    return asyncio.run(summarise(caller, "small", outcomes, calls))
 
 
 def test_a_summary_is_one_line_of_the_small_models_answer() -> None:
