@@ -134,7 +134,7 @@ async def _opened(
 def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: Limiter) -> ModelClient:
     """The model: the built-in surveyor, or the Messages API. Raises `Credentials`."""
     if options.offline:
-        from worker_agent.api.offline import OfflineClient
+        from coordinator.offline.client import OfflineClient
 
         return OfflineClient(clock)
     from worker_agent.api.anthropic_client import AnthropicClient

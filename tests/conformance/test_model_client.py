@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from coordinator.offline.client import MODEL, OfflineClient
 from tests.support.fake_api import FakeAPI, message, text, thinking
 from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.api.client import BlockClosed, Finished, ModelInfo, ModelRequest, Started, TextPiece
-from worker_agent.api.offline import MODEL, OfflineClient
 from worker_agent.config import Settings
 from worker_agent.errors import ModelError
 from worker_agent.messages import Usage, user

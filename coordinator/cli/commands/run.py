@@ -65,7 +65,7 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
 
 def offline_model() -> str:
     """The name under which the built-in surveyor appears everywhere."""
-    from worker_agent.api.offline import MODEL
+    from coordinator.offline.client import MODEL
 
     return MODEL
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from coordinator.offline.client import MODEL, OfflineClient
 from worker_agent.api.client import BlockClosed, Finished, ModelRequest, Started, TextPiece, ToolSpec
-from worker_agent.api.offline import MODEL, OfflineClient
 from worker_agent.errors import ToolError
 from worker_agent.messages import Message, assistant, tool_result_block, user
 from worker_agent.tools.base import Allow, Tool, ToolContext

@@ -17,9 +17,9 @@ import re
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import dataclass, field
 
-from worker_agent.api import offline_survey as survey
+from coordinator.offline import survey
+from coordinator.offline.citations import Citation, citations, code_span, keep
 from worker_agent.api.client import BlockClosed, Finished, ModelEvent, ModelInfo, ModelRequest, Started, TextPiece
-from worker_agent.api.offline_citations import Citation, citations, code_span, keep
 from worker_agent.config import Clock, SystemClock
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Block, Message, Usage, text_block

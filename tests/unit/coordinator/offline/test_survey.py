@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.offline.citations import Citation, citations, cite, code_span, keep
+from coordinator.offline.client import HEADING, MODEL, OfflineClient, answer_to
+from coordinator.offline.survey import QUESTIONS, Call, Hits, Listing, plan_for, prompt_for, words_of
 from worker_agent.api.client import ModelRequest
-from worker_agent.api.offline import HEADING, MODEL, OfflineClient, answer_to
-from worker_agent.api.offline_citations import Citation, citations, cite, code_span, keep
-from worker_agent.api.offline_survey import QUESTIONS, Call, Hits, Listing, plan_for, prompt_for, words_of
 from worker_agent.errors import ModelError
 from worker_agent.messages import Usage, assistant, tool_result_block, user
 
-from .offline_driver import COORDINATOR_SPECS, SPECS, Session, Talk, context, single
+from .driver import COORDINATOR_SPECS, SPECS, Session, Talk, context, single
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 STDLIB_JSON = Path(json.__file__).parent
 
 

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker_agent.api.offline_citations import Citation, citations, cite, code_span
+from coordinator.offline.citations import Citation, citations, cite, code_span
 
 
 @dataclass(frozen=True, slots=True)
