@@ -1,5 +1,7 @@
 """The composition root: the only place that constructs everything, and the life of one session from open to close.
 
+What can be refused is checked before a session is made or taken over (`_stand_on`); a refusal changes nothing.
+
 A headless run ends when the coordinator has ended its turn, no task lives and no notification waits. While workers run
 the coordinator's engine is idle; `Coordinator.changed` wakes it. One that failed waits for its workers too, and their
 notifications wait for `resume`. What ends it earlier has a name (`Ending`): the time
@@ -13,6 +15,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ from coordinator.workers import WorkerRun
 from coordinator.worktrees import Worktrees
 from tasks import leases, ledger, sessions
 from tasks.db import Database
+from tasks.ids import new_session_id
 from tasks.records import SessionRecord, SessionStatus
 from tasks.writer import Writer
 from worker_agent.api.client import ModelClient
@@ -57,10 +61,11 @@ from worker_agent.skills import SkillIndex
 from worker_agent.tools import settings_files
 from worker_agent.tools.base import Approver
 from worker_agent.tools.builtin.skill import Skill as SkillTool
+from worker_agent.tools.permissions import Policy
 from worker_agent.tools.redaction import Redactor
 from worker_agent.tools.registry import ToolRegistry
+from worker_agent.tools.sandbox import SandboxChoice, default_hidden
 from worker_agent.tools.sandbox import choose as choose_sandbox
-from worker_agent.tools.sandbox import default_hidden
 from worker_agent.tools.tool_hooks import rule_condition
 from worker_agent.tools.trust import repository_root
 
@@ -156,7 +161,13 @@ async def _open(
     clock: Clock,
     stack: AsyncExitStack,
 ) -> Session:
-    record = database.write(lambda conn: choose_session(conn, options, settings.model))
+    """Everything that can be refused is read and checked before a session is made, or taken over: what is refused has
+    changed nothing."""
+    earlier = database.read(lambda conn: earlier_session(conn, options))
+    goes_on = earlier is not None and not options.fork_session
+    session_id = earlier.id if earlier and goes_on else options.session_id or new_session_id()
+    ground = _stand_on(options, settings, Path(earlier.cwd) if earlier else options.cwd.absolute(), session_id, client)
+    record = database.write(lambda conn: choose_session(conn, options, settings.model, earlier, session_id))
     watchers: list[ForeignChanges] = []
 
     def changed() -> None:
@@ -166,37 +177,53 @@ async def _open(
     store = Store(database, Writer(database, changed), record.id, leases.this_owner(), clock)
     stack.callback(store.writer.close)
     lease.acquire(store)
-    if record.status is SessionStatus.ENDED:
-        await store.write(lambda conn: sessions.reopen(conn, record.id, store.fence))
     set_subreaper()
     try:
-        session = await _compose(options, settings, store, record, observer, client, limiter, approver)
+        session = await _compose(options, settings, ground, store, record, observer, client, limiter, approver)
+        if record.status is SessionStatus.ENDED:
+            await store.write(lambda conn: sessions.reopen(conn, record.id, store.fence))
     except ConfigError:
-        await store.write(lambda conn: sessions.end(conn, record.id, store.fence, reason="not started"))
+        await _give_back(store, None if goes_on else "not started")
+        raise
+    except BaseException:
+        await _give_back(store, None)
         raise
     watchers.append(session.foreign)
     return session
 
 
-def choose_session(conn: Any, options: RunOptions, model: str) -> SessionRecord:
-    """The session to run: a new one, one to go on with, or a copy of it. Raises `NotFound`, `Ambiguous`,
-    `ConfigError`."""
-    origin = None
+async def _give_back(store: Store, reason: str | None) -> None:
+    """Leave a session that could not be begun: one that was made for it is over (`reason`), any other stands as before."""
+    if reason is None:
+        await lease.release(store)
+    else:
+        await store.write(lambda conn: sessions.end(conn, store.session_id, store.fence, reason=reason))
+
+
+def earlier_session(conn: Any, options: RunOptions) -> SessionRecord | None:
+    """The session to go on with, or to copy; None for a new one. Raises `NotFound`, `Ambiguous`, `ConfigError`."""
     if options.resume is not None:
-        origin = sessions.resolve(conn, options.resume)
-    elif options.continue_last:
-        here = str(options.cwd.absolute())
-        origin = next((session for session in sessions.list_sessions(conn) if session.cwd == here), None)
-        if origin is None:
-            raise ConfigError(f"there is no earlier session in {here}")
-    if origin is not None:
-        return sessions.fork(conn, origin.id, id=options.session_id) if options.fork_session else origin
-    if not options.prompt and not options.interactive:
-        raise ConfigError("there is no prompt")
+        return sessions.resolve(conn, options.resume)
+    if not options.continue_last:
+        return None
+    here = str(options.cwd.absolute())
+    earlier = next((session for session in sessions.list_sessions(conn) if session.cwd == here), None)
+    if earlier is None:
+        raise ConfigError(f"there is no earlier session in {here}")
+    return earlier
+
+
+def choose_session(conn: Any, options: RunOptions, model: str, earlier: SessionRecord | None, session_id: str) -> SessionRecord:
+    """The session to run: `earlier`, a copy of it, or a new one; `session_id` is what a session that is made is called.
+    Raises `ConfigError`."""
     try:
+        if earlier is not None:
+            return sessions.fork(conn, earlier.id, id=session_id) if options.fork_session else earlier
+        if not options.prompt and not options.interactive:
+            raise ConfigError("there is no prompt")
         return sessions.create(
             conn,
-            id=options.session_id,
+            id=session_id,
             goal=options.prompt or "",
             cwd=str(options.cwd.absolute()),
             model=model,
@@ -204,7 +231,7 @@ def choose_session(conn: Any, options: RunOptions, model: str) -> SessionRecord:
             title=_title(options.prompt),
         )
     except exc.IntegrityError:
-        raise ConfigError(f"there is a session {options.session_id} already; --resume goes on with it") from None
+        raise ConfigError(f"there is a session {session_id} already; --resume goes on with it") from None
 
 
 def _title(prompt: str | None) -> str | None:
@@ -212,9 +239,51 @@ def _title(prompt: str | None) -> str | None:
     return first[0][:80] if first else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a session stands on, as it was found: files, rules, the means to confine."""
+
+    cwd: Path
+    paths: Paths
+    agents: agent_files.Agents
+    files: settings_files.LoadedSettings
+    policy: Policy
+    sandbox: SandboxChoice
+
+
+def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str, client: ModelClient) -> Ground:
+    """Read what a session is made of; nothing is written. Raises `ConfigError` for what makes it impossible."""
+    _check(options, settings, cwd, client)
+    paths, home = Paths.of(settings), Path.home()
+    files = settings_files.load(cwd, home=home, trusted=options.trusted, settings=options.settings)
+    scratch = paths.scratch(session_id)
+    return Ground(
+        cwd=cwd,
+        paths=paths,
+        agents=agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude"),
+        files=files,
+        policy=files.policy(
+            cwd=cwd,
+            home=home,
+            mode="plan" if options.plan_only else options.permission_mode,
+            allowed=options.allowed_tools,
+            disallowed=options.disallowed_tools,
+            roots=options.add_dirs,
+        ),
+        sandbox=choose_sandbox(
+            options.sandbox,
+            writable=(*options.add_dirs, *files.directories, scratch),
+            readable=(paths.spill(session_id), paths.transcripts(session_id)),
+            hidden=default_hidden(home, paths.home),
+            network=settings.tools.sandbox_network,
+        ),
+    )
+
+
 async def _compose(
     options: RunOptions,
     settings: Settings,
+    ground: Ground,
     store: Store,
     record: SessionRecord,
     observer: Observer,
@@ -222,32 +291,22 @@ async def _compose(
     limiter: Limiter,
     approver: Approver | None,
 ) -> Session:
-    cwd, paths, home = Path(record.cwd), Paths.of(settings), Path.home()
-    _check(options, settings, cwd, client)
+    cwd, paths, agents, files, policy, sandbox = (
+        ground.cwd,
+        ground.paths,
+        ground.agents,
+        ground.files,
+        ground.policy,
+        ground.sandbox,
+    )
+    home = Path.home()
     paths.prepare(store.session_id)
-    agents = agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude")
-    files = settings_files.load(cwd, home=home, trusted=options.trusted, settings=options.settings)
     redact = Redactor((*secret_values(), *files.secrets))
 
     def notice(kind: str, text: str) -> None:
         observer(Observed(store.session_id, None, Notice(kind, redact(text))))
 
-    policy = files.policy(
-        cwd=cwd,
-        home=home,
-        mode="plan" if options.plan_only else options.permission_mode,
-        allowed=options.allowed_tools,
-        disallowed=options.disallowed_tools,
-        roots=options.add_dirs,
-    )
     scratch, spill = paths.scratch(store.session_id), paths.spill(store.session_id)
-    sandbox = choose_sandbox(
-        options.sandbox,
-        writable=(*options.add_dirs, *files.directories, scratch),
-        readable=(spill, paths.transcripts(store.session_id)),
-        hidden=default_hidden(home, paths.home),
-        network=settings.tools.sandbox_network,
-    )
     hooks = HookRunner(
         files.hooks,
         HookSession(

@@ -29,7 +29,8 @@ LOST, STORE = "lost", "store"
 class Closing:
     """`ending` names what cut the session short, None if it came to its own end; `live` are the tasks that still ran;
     `over_budget` those of this run that the budget ended; `unverified` is True when the last verification failed.
-    `not_stored` says why nothing more could be stored. `duration` in seconds."""
+    `not_stored` says why nothing more could be stored; `is_stored` that the end is stored already. `duration` in
+    seconds."""
 
     session_id: str
     result: Result | None
@@ -41,6 +42,7 @@ class Closing:
     turns: int
     in_turn: bool
     not_stored: str | None = None
+    is_stored: bool = False
 
     @property
     def reason(self) -> str:
@@ -104,7 +106,7 @@ def _all_denials(engines: EngineFactory, closing: Closing) -> list[PermissionDen
 
 
 async def _store_end(store: Store, closing: Closing) -> None:
-    if closing.ending == LOST:
+    if closing.ending == LOST or closing.is_stored:
         return
     try:
         if closing.ending is None and not closing.live:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -140,6 +140,9 @@ class Session:
         self._wrapping_up: set[str] = set()
         self._over_budget_before: tuple[str, ...] = ()
         self._started = store.clock.monotonic()
+        self._end_is_stored = False
+        self._is_verified = self._is_shaped = False  # since the last turn
+        self._cut_short = asyncio.Event()
         self._verifier = Verifier(options.verify, record.cwd, engine.params.tool_context, processes)
         self.foreign = make_foreign(
             Reactions(
@@ -159,6 +162,7 @@ class Session:
 
     def interrupt(self) -> None:
         self._interrupts += 1
+        self._cut_short.set()
         if self._interrupts == 1 or (self._stays and self._in_turn):
             self.engine.interrupt(Ending.INTERRUPTED)
         else:
@@ -166,9 +170,12 @@ class Session:
         self.coordinator.changed.set()
 
     def end(self, ending: Ending) -> None:
+        if ending is Ending.LOST and self._end_is_stored:
+            return
         self.store.lost |= ending is Ending.LOST
         if self._ending is None:
             self._ending = ending
+            self._cut_short.set()
             self._ended_in_turn = self._in_turn
             self.engine.interrupt(ending)
             self.coordinator.changed.set()
@@ -244,14 +251,21 @@ class Session:
         return await self._close(None)
 
     async def _work(self) -> Result | None:
-        """The coordinator's turns until there is nothing more to do; the last result."""
+        """The coordinator's turns until there is nothing more to do; the last result. Each step that takes time is
+        followed by another look: what came meanwhile is read before the session may end."""
         prompt = await self._begin()
         result = await self._turn(prompt) if prompt is not None or self._has_open_turn() else None
-        while self._goes_on(result) and await self._more_to_do():
-            result = await self._turn(self._commands.popleft() if self._commands else None)
-        if self._finished(result):
-            result = await self._structured(result)
-            result = await self._verified(result)
+        while True:
+            while self._goes_on(result) and await self._more_to_do():
+                result = await self._turn(self._commands.popleft() if self._commands else None)
+            if not self._finished(result):
+                break
+            if result is not None and not self._is_verified:
+                result = await self._verify(result)
+            elif result is not None and not self._is_shaped and self.options.json_schema is not None:
+                result = await self._structured(self.options.json_schema)
+            elif await self._may_end(result):
+                return result
         await self._let_workers_end(result)
         return result
 
@@ -289,7 +303,12 @@ class Session:
         prompt = self.options.prompt
         if prompt and parse_command(prompt) is not None:
             return prompt
-        return await self._from_person(prompt, greeting) if prompt else None
+        asked = "\n\n".join(dict.fromkeys(filter(None, (self._unbegun_goal(), prompt))))
+        return await self._from_person(asked, greeting) if asked else None
+
+    def _unbegun_goal(self) -> str | None:
+        """What the session was made for, if its owner died before the first message of it was stored."""
+        return None if self._history.messages else self.record.goal
 
     async def _greeting(self) -> tuple[str, ...]:
         """What `SessionStart` hooks want the model to know; the environment they give goes to the tools."""
@@ -322,6 +341,7 @@ class Session:
 
     async def _turn(self, prompt: Message | str | None) -> Result:
         """One run of the coordinator's loop."""
+        self._is_verified = self._is_shaped = False
         limit = self.options.max_turns
         with_limits(self.engine, max_turns=None if limit is None else max(0, limit - self._turns))
         return await self._submit(prompt)
@@ -384,28 +404,49 @@ class Session:
         return bool(self.backend.running()) or any(live)
 
     def _finished(self, result: Result | None) -> bool:
-        return self._ending is None and not self._interrupts and result is not None and not result.is_error
+        return self._ending is None and not self._interrupts and (result is None or not result.is_error)
 
-    async def _structured(self, result: Result | None) -> Result | None:
+    async def _structured(self, schema: Mapping[str, Any]) -> Result:
         """The answer once more, as JSON that fits the schema: asked for when the work is done, because the answers
         before it, while workers ran, are no results."""
-        schema = self.options.json_schema
-        if schema is None:
-            return result
+        self._is_shaped = True
         with_limits(self.engine, max_turns=None, result_schema=schema)
         text = "Give the result of the whole work now, as one JSON value that fits the required schema, and nothing else."
         return await self._submit(user(text, kind="meta", meta=True, data={"reason": "result_schema"}))
 
-    async def _verified(self, result: Result | None) -> Result | None:
+    async def _verify(self, result: Result) -> Result:
         """Run the command that must succeed; what it complains of goes back to the coordinator, within a bound."""
-        verifier = self._verifier
-        while self._finished(result) and (complaint := await verifier.complaint()) is not None:
-            if not verifier.may_try_again:
-                break
-            result = await self._turn(user(complaint, kind="meta", meta=True, data={"reason": "verify"}))
-            while self._goes_on(result) and await self._more_to_do():
-                result = await self._turn(None)
-        return result
+        self._is_verified = True
+        complaint = await self._unless_cut_short(self._verifier.complaint()) if self._verifier.may_try_again else None
+        if complaint is None or not self._verifier.may_try_again:
+            return result
+        return await self._turn(user(complaint, kind="meta", meta=True, data={"reason": "verify"}))
+
+    async def _unless_cut_short(self, work: Coroutine[Any, Any, str | None]) -> str | None:
+        """What `work` answers; None if the session is ended or interrupted before it does."""
+        task, cut = asyncio.create_task(work), asyncio.create_task(self._cut_short.wait())
+        try:
+            await asyncio.wait({task, cut}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            cut.cancel()
+            await asyncio.gather(task, cut, return_exceptions=True)
+
+    async def _may_end(self, result: Result | None) -> bool:
+        """End the session if nothing waits and nothing lives: one transaction decides and stores it, so that nothing
+        can come in between. Not while a person stays."""
+        await self._processes.end_own()
+        closing = self._closing(result, live=())
+        store, is_idle = self.store, False
+        self._end_is_stored = True  # from here on a lease that is gone was given back, not lost
+        try:
+            is_idle = await store.write(
+                lambda conn: sessions.end_if_idle(conn, store.session_id, store.fence, reason=closing.reason)
+            )
+        finally:
+            self._end_is_stored = is_idle
+        return is_idle
 
     # ── reactions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -459,15 +500,20 @@ class Session:
         live = self._still_live()
         await self.backend.close(Ending.TERMINATED)
         await self.shells.close(Ending.TERMINATED)
-        await self._processes.end_own()
+        if not self._end_is_stored:  # else they were ended before, and another process may drive the session already
+            await self._processes.end_own()
         self._budget.close()
         await self.engine.close()
         if self.engines.memory is not None:
             self.engines.memory.close()
         await self._hooks.session_end(str(self._ending or "other"))
         await self._hooks.close()
+        code, value = await results.conclude(self.store, self.engines, self._closing(result, live))
+        return RunOutcome(code, value, self.store.session_id)
+
+    def _closing(self, result: Result | None, live: tuple[str, ...]) -> results.Closing:
         over_budget = (id for id in results.over_budget(self.store) if id not in self._over_budget_before)
-        closing = results.Closing(
+        return results.Closing(
             session_id=self.store.session_id,
             result=result,
             ending=self._ended_early(),
@@ -477,12 +523,11 @@ class Session:
             duration=self.store.clock.monotonic() - self._started,
             turns=self._turns,
             in_turn=self._ended_in_turn,
+            is_stored=self._end_is_stored,
         )
-        code, value = await results.conclude(self.store, self.engines, closing)
-        return RunOutcome(code, value, self.store.session_id)
 
     def _still_live(self) -> tuple[str, ...]:
-        if self._ending is Ending.LOST:
+        if self._ending is Ending.LOST or self._end_is_stored:
             return ()
         try:
             return tuple(task.id for task in self.coordinator.live())
@@ -490,6 +535,8 @@ class Session:
             return ()  # the store says itself that it cannot be read
 
     def _ended_early(self) -> str | None:
+        if self._end_is_stored:
+            return None
         if self._ending is None and self._interrupts and not self.options.interactive:
             return Ending.INTERRUPTED
         return self._ending

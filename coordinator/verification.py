@@ -1,6 +1,6 @@
 """`--verify CMD`: the work counts as done when this command succeeds, run by us and not by a model.
 
-A failure goes back to the coordinator with the output, at most `ATTEMPTS` times; then the run ends as not verified.
+A failure goes back to the coordinator with the output, until it has failed `ATTEMPTS` times; then the run ends as not verified.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from coordinator.processes import Processes
 from worker_agent.process import run_shell
 from worker_agent.tools.base import ToolContext
 
-ATTEMPTS = 3  # runs of the command
+ATTEMPTS = 3  # failures of the command
 TIMEOUT = 1800.0  # seconds
 
 
@@ -23,12 +23,12 @@ class Verifier:
         self._cwd = Path(cwd)
         self._context = context
         self._processes = processes
-        self._runs = 0
+        self._runs = self._failures = 0
         self.failed: bool | None = None
 
     @property
     def may_try_again(self) -> bool:
-        return self._runs < ATTEMPTS
+        return self._failures < ATTEMPTS
 
     async def complaint(self) -> str | None:
         """Run the command: None if it succeeded (or there is none), else what the coordinator is to be told."""
@@ -47,6 +47,7 @@ class Verifier:
         self.failed = outcome.exit_code != 0 or outcome.timed_out
         if not self.failed:
             return None
+        self._failures += 1
         how = "ran out of time" if outcome.timed_out else f"ended with exit code {outcome.exit_code}"
         return (
             f"The work is not done yet: the verification command `{self._command}` {how}. Find out why, have it mended "

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, literal, select, update
 
-from tasks import agents, events, leases, registry
+from tasks import agents, events, leases, outbox, registry
 from tasks.db import now_of
 from tasks.errors import Ambiguous, NotFound, Owned
 from tasks.ids import new_session_id
@@ -107,6 +107,16 @@ def end(
     conn.execute(update(table).where(table.c.id == session_id).values(**ended))
     leases.release(conn, session_id, fence)
     events.add(conn, session_id, None, "session_ended", {"reason": reason})
+
+
+def end_if_idle(conn: Connection, session_id: str, fence: int, reason: str) -> bool:
+    """End a session in which nothing lives and for whose own agent nothing waits; False, with nothing changed, if
+    something does. Raises `Fenced`."""
+    leases.check(conn, session_id, fence)
+    if outbox.waiting(conn, session_id) or registry.live(conn, session_id):
+        return False
+    end(conn, session_id, fence, reason=reason)
+    return True
 
 
 def reopen(conn: Connection, session_id: str, fence: int) -> None:
