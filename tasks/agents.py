@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select
 
 from tasks.db import now_of
 from tasks.errors import Ambiguous, NameTaken, NotFound
@@ -79,7 +79,7 @@ def resolve_id(conn: Connection, session_id: str | None, ref: str) -> str:
     raise NotFound(f"no such task {ref!r}")
 
 
-def _ways(ref: str) -> Iterable[object]:
+def _ways(ref: str) -> Iterable[ColumnElement[bool]]:
     yield (tasks.c.id == ref) | (agents.c.id == ref)
     yield agents.c.name == ref
     if ref.isascii() and ref.isalnum():

@@ -34,7 +34,8 @@ TRIES = 3  # each waits up to the busy timeout of 10 s
 
 def now_of(connection: Connection) -> float:
     """The time by the clock of the connection's database, seconds since the epoch."""
-    return connection.info["clock"]()
+    clock: Callable[[], float] = connection.info["clock"]
+    return clock()
 
 
 class Database:

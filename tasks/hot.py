@@ -57,7 +57,7 @@ class _Prepared:
         self._processors = {name: process for name, process in processors.items() if name in given}
 
     def bind(self, values: Mapping[str, Any]) -> Any:
-        bound = self._fixed | values
+        bound = {**self._fixed, **values}
         for name, process in self._processors.items():
             bound[name] = process(bound[name])
         return bound if self._order is None else [bound[name] for name in self._order]

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, cast, func, select, update
+from sqlalchemy import ColumnElement, Connection, Text, bindparam, cast, func, select, update
 
 from tasks.db import now_of
 from tasks.hot import Hot, insert_all
@@ -109,7 +110,7 @@ def total(conn: Connection, **which: str | None) -> Totals:
     return sums(conn, None, **which)[0]  # type: ignore[arg-type]
 
 
-def _key(by: str | None) -> object:
+def _key(by: str | None) -> ColumnElement[Any]:
     if by is None:
         return cast("", Text)
     return func.floor(table.c.at / DAY) if by == "day" else _KEYS[by]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
@@ -123,7 +124,7 @@ def _records(conn: Connection, rows: Sequence[Sequence[object]]) -> list[Deliver
     return [_record(row, by_id.get(row["task_id"])) for row in found]
 
 
-def _record(row: dict[str, object], task: TaskRecord | None) -> Delivery:
+def _record(row: dict[str, Any], task: TaskRecord | None) -> Delivery:
     kind, status = DeliveryKind(row.pop("kind")), DeliveryStatus(row.pop("status"))
     body = notifications.render(notifications.from_task(task)) if task is not None else row["body"] or ""
-    return Delivery(kind=kind, status=status, **(row | {"body": body}))  # type: ignore[arg-type]
+    return Delivery(kind=kind, status=status, **(row | {"body": body}))

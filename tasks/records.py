@@ -62,7 +62,9 @@ class SessionRecord:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> SessionRecord:
-        return cls(*row[:6], SessionStatus(row[6]), *row[7:])
+        values = list(row)
+        values[6] = SessionStatus(row[6])
+        return cls(*values)
 
     @property
     def owner(self) -> Owner | None:
@@ -163,7 +165,9 @@ class TaskRecord:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> TaskRecord:
-        return cls(*row[:5], TaskType(row[5]), TaskStatus(row[6]), *row[7:])
+        values = list(row)
+        values[5:7] = TaskType(row[5]), TaskStatus(row[6])
+        return cls(*values)
 
     @property
     def owner(self) -> Owner | None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, Text, and_, bindparam, func, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Text, and_, bindparam, func, insert, literal, or_, select, update
 
 from tasks import agents, events, leases, outbox
 from tasks.db import now_of
@@ -152,9 +153,14 @@ def claim(conn: Connection, task_id: str, *, owner: Owner, fence: int) -> int | 
     None if it has ended. Raises `Fenced`, `NotFound`."""
     task = get(conn, task_id)
     leases.check(conn, task.session_id, fence)
-    mine = {"owner_pid": owner.pid, "owner_started_at": owner.started_at, "owner_host": owner.host, "fence": fence}
+    mine: dict[str, Any] = {
+        "owner_pid": owner.pid,
+        "owner_started_at": owner.started_at,
+        "owner_host": owner.host,
+        "fence": fence,
+    }
     now = now_of(conn)
-    run = {
+    run: dict[str, Any] = {
         "attempt": (attempt := task.attempt + 1),  # the transaction holds the write lock: nobody counts in between
         "started_at": now if task.started_at is None else task.started_at,
         "last_activity_at": now,
@@ -185,7 +191,7 @@ def finish(
     0. A failed task always has an error class and says whether trying again may help. Raises `IllegalMove`,
     `NotFound`."""
     status = TaskStatus(status)
-    ending = {
+    ending: dict[str, object] = {
         "result": result,
         "error": error,
         "error_class": error_class,
@@ -367,7 +373,9 @@ def get(conn: Connection, task_id: str) -> TaskRecord:
 def list_tasks(conn: Connection, wanted: TaskFilter = TaskFilter()) -> list[TaskRecord]:
     """The tasks that fit, oldest first."""
     long = {"prompt": "", "result": None} if not wanted.texts else {}
-    columns = [_constant(column.name, long[column.name]) if column.name in long else column for column in tasks.c]
+    columns: list[ColumnElement[Any]] = [
+        _constant(column.name, long[column.name]) if column.name in long else column for column in tasks.c
+    ]
     query = select(*columns).order_by(tasks.c.created_at, tasks.c.id)
     if wanted.session_id is not None:
         query = query.where(tasks.c.session_id == wanted.session_id)
@@ -380,7 +388,7 @@ def list_tasks(conn: Connection, wanted: TaskFilter = TaskFilter()) -> list[Task
     return [TaskRecord.from_row(row) for row in conn.execute(query)]
 
 
-def _constant(name: str, value: str | None) -> object:
+def _constant(name: str, value: str | None) -> ColumnElement[Any]:
     return literal(value, Text).label(name)
 
 

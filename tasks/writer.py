@@ -246,7 +246,8 @@ def _run_group(connection: Connection, group: list[_Job]) -> None:
 
 
 def _driver_errors(connection: Connection) -> type[Exception]:
-    return connection.dialect.loaded_dbapi.Error  # type: ignore[no-any-return]
+    error: type[Exception] = connection.dialect.loaded_dbapi.Error
+    return error
 
 
 def _settle(group: list[_Job]) -> None:

@@ -145,7 +145,8 @@ async def _attend(
     background: list[Survivor] = []
     ended = asyncio.ensure_future(process.wait())
     try:
-        await asyncio.wait({ended, output.capped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        first: set[asyncio.Future[Any]] = {ended, output.capped}
+        await asyncio.wait(first, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         timed_out = not ended.done() and not output.capped.done()
         if not ended.done():
             survivors = await _to_the_end(tree.end(grace, SystemClock()))

@@ -87,7 +87,7 @@ def set_subreaper(wanted: bool = True) -> bool:
 
     pr_set_child_subreaper = 36
     _adopted.expected = wanted
-    return ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, int(wanted), 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, int(wanted), 0, 0, 0) == 0)
 
 
 def find_tree(pid: int | None, start_time: float | None = None, marker: str | None = None) -> list[Survivor]:

@@ -5,13 +5,14 @@ Rules:
 1. stdout carries data only; notices, progress and errors go to stderr.
 2. Colour and live regions only where stdout is a terminal and NO_COLOR is not set; elsewhere whole plain lines.
 3. A pipe that was closed is quiet: what is written after goes nowhere, and `closed` says so to who would write for ever.
-   So is a terminal that was hung up; that one is told to `on_hangup`.
+   So is a terminal that was hung up: the callback of `when_hung_up` is told.
 4. Nothing here interprets text: rich's markup, emoji names and highlighting are off everywhere.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -37,11 +38,16 @@ class Console:
         self._rich: RichConsole | None = None
         self.closed = False
         self._live_region: Region | None = None
-        self.on_hangup: Callable[[], None] = lambda: None
+        self._on_hangup: Callable[[], object] = lambda: None
         self._terminals = [stream for stream in (self._out, self._err) if _is_terminal(stream)]
         for stream in (self._out, self._err):
-            with suppress(AttributeError, ValueError):
-                stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
+            if isinstance(stream, io.TextIOWrapper):
+                with suppress(ValueError):
+                    stream.reconfigure(errors="backslashreplace")
+
+    def when_hung_up(self, tell: Callable[[], object]) -> None:
+        """Call `tell` once output to a hung-up terminal fails."""
+        self._on_hangup = tell
 
     @property
     def is_terminal(self) -> bool:
@@ -132,7 +138,7 @@ class Console:
             self._terminals = []
             for stream in gone:
                 self._pipe_closed(stream)
-            self.on_hangup()
+            self._on_hangup()
 
     def _write(self, stream: TextIO, text: str) -> None:
         if stream is self._out and self.closed:

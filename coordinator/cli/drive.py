@@ -119,7 +119,7 @@ class Signals:
         self._console = console
         self._detached = detached
         self._interrupts = 0
-        self._running: asyncio.Future[object] | None = None
+        self._running: asyncio.Future[Any] | None = None
         self._early: ExitCode | None = None
         self.handle: SessionHandle | None = None
 
@@ -129,7 +129,7 @@ class Signals:
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
         loop.add_signal_handler(signal.SIGHUP, (lambda: None) if self._detached else self._terminate)
         if not self._detached:  # the signal may come later than the first write fails, or not at all
-            self._console.on_hangup = lambda: loop.call_soon(self._terminate)
+            self._console.when_hung_up(lambda: loop.call_soon(self._terminate))
 
     async def guard(self, work: Awaitable[Outcome]) -> Outcome:
         """Await `work`; a signal before the session is there ends it."""

@@ -25,7 +25,7 @@ VARIABLES = {"session_id": "COORDINATOR_NEW_SESSION_ID", "use_coordinator": "COO
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """`90`, `90s`, `10m`, `1h30m`: seconds."""
 
     name = "duration"
@@ -43,7 +43,7 @@ class Duration(click.ParamType):
         return seconds
 
 
-class Names(click.ParamType):
+class Names(click.ParamType[tuple[str, ...]]):
     """Rules or tool names separated by commas or spaces; those inside parentheses do not separate."""
 
     name = "names"

@@ -81,8 +81,8 @@ def test(
     if as_json:
         cli.console.json(values)
     else:
-        for line in render.fields(values.items()):
-            cli.console.styled(line)
+        for pieces in render.fields(values.items()):
+            cli.console.styled(pieces)
 
 
 def read_call(call: str) -> tuple[str, dict[str, Any]]:

@@ -32,8 +32,8 @@ def list_tasks(
     cli: Context, everything: bool, session: str | None, status: Sequence[str], limit: int | None, quiet: bool, as_json: bool
 ) -> None:
     within = find_session(cli, session).id if session else None
-    rows = cli.database.read(lambda conn: _read(conn, cli.now(), within, everything or within is not None, status))
-    rows = render.in_order(rows)[:limit]
+    found = cli.database.read(lambda conn: _read(conn, cli.now(), within, everything or within is not None, status))
+    rows = render.in_order(found)[:limit]
     if as_json:
         cli.console.json(rows)
     elif quiet:

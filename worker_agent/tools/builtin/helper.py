@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 STDERR_CAP = 16 * 1024
 
@@ -89,7 +90,8 @@ async def _end(process: asyncio.subprocess.Process, tasks: Sequence[asyncio.Futu
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-    await asyncio.wait([*tasks, asyncio.ensure_future(process.wait())], timeout=2)
+    waiting: list[asyncio.Future[Any]] = [*tasks, asyncio.ensure_future(process.wait())]
+    await asyncio.wait(waiting, timeout=2)
     transport = getattr(process, "_transport", None)  # closes the pipes now, not when the garbage collector comes
     if transport is not None:
         transport.close()

@@ -25,11 +25,11 @@ class Rendered:
 def parse(data: bytes, target: Target) -> dict[str, Any]:
     """The notebook as a JSON object with a list of cells, or a `ToolError`."""
     try:
-        notebook = json.loads(data)
+        notebook: Any = json.loads(data)
     except (ValueError, RecursionError):
         raise ToolError(f"{target.shown} is no valid notebook: it is not JSON. Look at it with Bash (head, cat).") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
-    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+    if not isinstance(notebook, dict) or not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise ToolError(f"{target.shown} is no valid notebook: it has no list of cells (format 4 or later is needed).")
     return notebook
 

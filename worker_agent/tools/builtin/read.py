@@ -341,11 +341,10 @@ async def _pdf(input: Input, context: ToolContext, target: files.Target, data: b
     found = await pdf.pages(target, first, last, context)
     if any(page.strip() for page in found.texts):
         return [text_block(found.as_text(target, context.settings.read_bytes))]
-    if data is None:
-        data, _ = await files.in_thread(files.load, target)
-    if len(data) > DOCUMENT_CAP:
+    whole = data if data is not None else (await files.in_thread(files.load, target))[0]
+    if len(whole) > DOCUMENT_CAP:
         raise ToolError(f"{target.shown} has no text on these pages (a scan?) and is too large to be looked at whole.")
-    source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(data).decode()}
+    source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(whole).decode()}
     note = f"{target.shown}: {found.total} pages without text in them, so the document itself follows."
     return [text_block(note), {"type": "document", "source": source}]
 
