@@ -32,6 +32,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from worker_agent import disk
 from worker_agent import messages as m
 from worker_agent.config import Clock, SystemClock
 from worker_agent.messages import Message
@@ -532,12 +533,9 @@ def _state(path: Path) -> _State:
 def _read(path: Path, cap: int = READ_CAP) -> tuple[bytes, tuple[int, int]] | None:
     """Up to `cap` bytes of a regular file that lies where its path says, and its state; None for anything else."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY)
-        with open(fd, "rb", buffering=0) as file:
-            info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode) or os.path.realpath(path) != str(path):
-                return None
-            return file.read(cap), (info.st_mtime_ns, info.st_size)
+        with disk.open_regular(path, follow=False) as file:
+            info = os.fstat(file.fileno())
+            return disk.read_up_to(file, cap), (info.st_mtime_ns, info.st_size)
     except OSError:
         return None
 

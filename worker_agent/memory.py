@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker_agent import disk
 from worker_agent.config import Clock, SystemClock
 
 MAX_FILES = 5_000
@@ -311,9 +312,7 @@ def _is_inside(entry: os.DirEntry[bytes], root: str) -> bool:
 def _read(path: Path) -> str:
     """The beginning of a regular file as text; nothing for what is gone, empty or binary."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            data = file.read(FILE_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        data = disk.read_beginning(path, limit=FILE_BYTES)
     except OSError:
         return ""
     if b"\x00" in data:

@@ -22,7 +22,6 @@ import difflib
 import os
 import re
 import shlex
-import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from worker_agent import disk
 from worker_agent.errors import ConfigError
 
 MAX_SKILLS = 500  # of one directory
@@ -298,11 +298,9 @@ def _listed(directory: Path) -> list[Path]:
 def _read(file: Path, size: int) -> str:
     """The beginning of a regular file. Raises `ConfigError`."""
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ConfigError(f"{file.name} is no regular file")
-            return opened.read(size).decode("utf-8", "replace")
+        return disk.read_beginning(file, limit=size).decode("utf-8", "replace")
+    except disk.NotRegular as other:
+        raise ConfigError(f"{file.name} {other.strerror}") from None
     except OSError as error:
         raise ConfigError(f"{file.name} cannot be read: {error.strerror}") from None
 

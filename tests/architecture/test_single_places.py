@@ -48,6 +48,13 @@ def test_a_model_is_streamed_in_one_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_others_may_have_made_is_opened_in_one_place(name: str) -> None:
+    """Not to wait for a FIFO is what every safe opening has in common."""
+    waits_not = any(isinstance(node, ast.Attribute) and node.attr == "O_NONBLOCK" for node in ast.walk(modules()[name]))
+    assert waits_not == (name == "worker_agent.disk")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_only_console_and_render_know_rich(name: str) -> None:
     assert name in KNOW_RICH or not any(target.split(".")[0] == "rich" for target in imports(name))
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from worker_agent import disk, prompts
 from worker_agent import events as e
 from worker_agent import messages as m
-from worker_agent import prompts
 from worker_agent.api.call import Caller
 from worker_agent.api.client import ModelClient, ModelInfo, ModelRequest
 from worker_agent.api.limiter import Limiter
@@ -483,10 +482,7 @@ def _named(block: Block, messages: Sequence[Message]) -> str:
 def _beginning(path: Path, characters: int) -> str:
     """The beginning of a regular file; "" for anything else and for what cannot be read. Blocks."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return ""
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(characters)
+        return disk.read_beginning(path, limit=4 * characters).decode("utf-8", "replace")[:characters]
     except OSError:
         return ""
 

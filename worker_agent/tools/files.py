@@ -4,8 +4,7 @@ Rules of this file:
 
 1. A name that is not UTF-8, or holds control characters, is shown with `\\xNN` for each such byte, and a path written
    like that finds the file again. What exists under the literal name wins.
-2. Nothing but a regular file is ever read or written; it is opened without blocking and looked at after it is open, so
-   that a FIFO or a device put in its place in between cannot hang anybody.
+2. Nothing but a regular file is ever read or written; `disk.py` opens it.
 3. Text keeps its encoding, its byte-order mark and its line ends. A file that no text codec fits is binary.
 4. What is written is written beside the file and renamed over it, with the old permissions. The look at the old bytes
    and the rename stand under one lock of this process, so that of two agents that read the same bytes only one writes.
@@ -23,7 +22,6 @@ import hashlib
 import itertools
 import os
 import re
-import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -31,6 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from worker_agent import disk
 from worker_agent.errors import ToolError
 from worker_agent.tools.base import ReadFile, ToolContext
 
@@ -142,6 +141,8 @@ def explain(error: OSError, target: Target) -> ToolError:
 def explained(target: Target) -> Iterator[None]:
     try:
         yield
+    except disk.NotRegular:
+        raise  # told by its kind, where it was opened
     except OSError as error:
         raise explain(error, target) from None
 
@@ -158,25 +159,15 @@ def _suggestion(path: Path) -> str:
     return f" Its directory has: {', '.join(map(show_name, close))}." if close else " Use Glob to find the file."
 
 
-def kind_of(mode: int) -> str:
-    """What a thing is, from its `st_mode`, in words."""
-    kinds = {
-        stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO (named pipe)", stat.S_IFSOCK: "a socket",
-        stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
-    }  # fmt: skip
-    return kinds.get(stat.S_IFMT(mode), "no regular file")
-
-
 def open_regular(target: Target) -> BinaryIO:
     """An open regular file, or a `ToolError` for anything else. Never waits for a writer at the other end."""
-    with explained(target):
-        fd = os.open(target.real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISREG(mode):
-            return open(fd, "rb", buffering=0)
-        os.close(fd)
-    advice = "Use Glob to see what is in it." if stat.S_ISDIR(mode) else "It cannot be read or written as a file."
-    raise ToolError(f"{target.shown} is {kind_of(mode)}. {advice}")
+    try:
+        with explained(target):
+            return disk.open_regular(target.real)
+    except disk.NotRegular as other:
+        directory = stat.S_ISDIR(other.mode)
+        advice = "Use Glob to see what is in it." if directory else "It cannot be read or written as a file."
+        raise ToolError(f"{target.shown} is {disk.kind_of(other.mode)}. {advice}") from None
 
 
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -311,7 +302,7 @@ def load(target: Target, cap: int = EDIT_CAP) -> tuple[bytes, os.stat_result]:
         info = os.fstat(file.fileno())
         if info.st_size > cap:
             raise too_large(target, info.st_size, cap)
-        data = read_up_to(file, cap + 1)
+        data = disk.read_up_to(file, cap + 1)
     if len(data) > cap:
         raise too_large(target, len(data), cap)
     return data, info
@@ -321,15 +312,6 @@ def too_large(target: Target, size: int, cap: int) -> ToolError:
     return ToolError(
         f"{target.shown} has {size:,} bytes; up to {cap:,} can be changed here. For larger ones use Bash (a script)."
     )
-
-
-def read_up_to(file: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes; fewer only at the end of the file. Also for `/proc`, whose files say they are empty."""
-    parts, left = [], size
-    while left > 0 and (part := file.read(left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
 
 
 @contextlib.contextmanager
@@ -359,43 +341,9 @@ def create(target: Target, data: bytes) -> os.stat_result:
 
 
 def replace_file(target: Target, data: bytes, old: os.stat_result | None) -> os.stat_result:
-    """Write `data` beside the file and rename it over it: a reader sees all of the old or all of the new. Mode, owner
-    (as far as permitted) and extended attributes are those of `old`; a new file gets what the umask says."""
-    temporary = target.real.parent / f".coordinator-{secrets.token_hex(6)}.tmp"
+    """`disk.replace`, its failures in words. Blocks."""
     with explained(target):
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            with open(fd, "wb", buffering=0) as file:
-                _write_all(file, data)
-                if old is not None:
-                    _keep_attributes(file.fileno(), target.real, old)
-                os.fsync(file.fileno())
-                info = os.fstat(file.fileno())
-            os.replace(temporary, target.real)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-    return info
-
-
-def _write_all(file: BinaryIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
-
-
-def _keep_attributes(fd: int, path: Path, old: os.stat_result) -> None:
-    own = os.fstat(fd)
-    if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
-        with contextlib.suppress(OSError):
-            os.fchown(fd, old.st_uid, old.st_gid)
-    if hasattr(os, "listxattr"):
-        with contextlib.suppress(OSError):
-            for name in os.listxattr(path):
-                with contextlib.suppress(OSError):
-                    os.setxattr(fd, name, os.getxattr(path, name))
-    os.fchmod(fd, stat.S_IMODE(old.st_mode))
+        return disk.replace(target.real, data, like=old)
 
 
 async def in_thread(function: Callable[..., T], *args: object) -> T:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from operator import add
 from typing import Any, BinaryIO, ClassVar
 
+from worker_agent import disk
 from worker_agent.errors import ToolError
 from worker_agent.messages import Block, text_block
 from worker_agent.tools import files
@@ -64,7 +65,7 @@ class Read(Tool):
         with files.open_regular(target) as file, files.explained(target):
             info = os.fstat(file.fileno())
             if info.st_size <= context.settings.read_bytes:
-                data = files.read_up_to(file, context.settings.read_bytes + 1)
+                data = disk.read_up_to(file, context.settings.read_bytes + 1)
                 if len(data) <= context.settings.read_bytes:
                     return await _small(input, context, target, data, info)
                 file.seek(0)
@@ -216,7 +217,7 @@ def _numbered(number: int, line: str, length: int | None = None) -> str:
 
 
 async def _large(input: Input, context: ToolContext, target: files.Target, file: BinaryIO, info: os.stat_result) -> ToolResult:
-    head = files.read_up_to(file, files.SNIFF)
+    head = disk.read_up_to(file, files.SNIFF)
     file.seek(0)
     if media := image_type(head):
         if info.st_size * 4 / 3 > IMAGE_CAP:
@@ -224,7 +225,7 @@ async def _large(input: Input, context: ToolContext, target: files.Target, file:
                 f"{target.shown} is a {media} of {info.st_size:,} bytes; up to {IMAGE_CAP * 3 // 4:,} can be shown. "
                 "Make it smaller with Bash first."
             )
-        return await _small(input, context, target, files.read_up_to(file, IMAGE_CAP), info)
+        return await _small(input, context, target, disk.read_up_to(file, IMAGE_CAP), info)
     if head.startswith(b"%PDF-"):
         content = await _pdf(input, context, target, None)
         context.read_files[target.real] = replace(files.remembered(info, None), partial=True)

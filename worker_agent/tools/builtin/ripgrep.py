@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker_agent import disk
 from worker_agent.errors import ToolError
 from worker_agent.tools import files
 from worker_agent.tools.base import ToolContext
@@ -86,7 +87,7 @@ def where(path: str | None, context: ToolContext, *, directory: bool = False) ->
         mode = os.stat(target.real).st_mode
     if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not directory):
         return target
-    what = "a file" if stat.S_ISREG(mode) else files.kind_of(mode)
+    what = "a file" if stat.S_ISREG(mode) else disk.kind_of(mode)
     raise ToolError(f"{target.shown} is {what}. Give a directory{'' if directory else ' or a file'} to search in.")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from worker_agent import disk
 from worker_agent.errors import ToolError
-from worker_agent.tools import files
 from worker_agent.tools.builtin.edit import Edit
 from worker_agent.tools.builtin.read import Read
 from worker_agent.tools.builtin.write import Write
@@ -243,7 +243,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path, monkeyp
     (tmp_path / "a").write_text("one")
     ctx = context(tmp_path)
     call(Read(), ctx, file_path="a")
-    monkeypatch.setattr(files, "_write_all", full)
+    monkeypatch.setattr(disk, "write_all", full)
     assert "no space is left" in refused(Write(), ctx, file_path="a", content="two")
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("a", "one")]
 
