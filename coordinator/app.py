@@ -15,7 +15,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,8 @@ from worker_agent.tools.builtin.skill import Skill as SkillTool
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.redaction import Redactor
 from worker_agent.tools.registry import ToolRegistry
+from worker_agent.tools.rules import Behavior, RuleSet, Source
+from worker_agent.tools.rules import resolve as resolved
 from worker_agent.tools.sandbox import SandboxChoice, default_hidden
 from worker_agent.tools.sandbox import choose as choose_sandbox
 from worker_agent.tools.tool_hooks import rule_condition
@@ -257,19 +259,20 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
     paths, home = Paths.of(settings), Path.home()
     files = settings_files.load(cwd, home=home, trusted=options.trusted, settings=options.settings)
     scratch = paths.scratch(session_id)
+    policy = files.policy(
+        cwd=cwd,
+        home=home,
+        mode="plan" if options.plan_only else options.permission_mode,
+        allowed=options.allowed_tools,
+        disallowed=options.disallowed_tools,
+        roots=options.add_dirs,
+    )
     return Ground(
         cwd=cwd,
         paths=paths,
         agents=agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude"),
         files=files,
-        policy=files.policy(
-            cwd=cwd,
-            home=home,
-            mode="plan" if options.plan_only else options.permission_mode,
-            allowed=options.allowed_tools,
-            disallowed=options.disallowed_tools,
-            roots=options.add_dirs,
-        ),
+        policy=replace(policy, rules=policy.rules + _shared(scratch)),
         sandbox=choose_sandbox(
             options.sandbox,
             writable=(*options.add_dirs, *files.directories, scratch),
@@ -278,6 +281,11 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
             network=settings.tools.sandbox_network,
         ),
     )
+
+
+def _shared(scratch: Path) -> RuleSet:
+    """All agents may write into the scratchpad unasked, but in plan mode."""
+    return RuleSet.parse(Behavior.ALLOW, [f"Edit(/{resolved(scratch)}/**)"], Source("scratchpad"))
 
 
 async def _compose(

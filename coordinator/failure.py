@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tasks.errors import DatabaseError, DatabaseGone
 from worker_agent.errors import RETRYABLE, ErrorKind
 from worker_agent.events import Result
 
@@ -53,9 +54,11 @@ def ended_early(ending: str) -> str:
     return EARLY.get(ending, f"the run was ended early: {ending}")
 
 
-def not_stored(error: str, session_id: str) -> str:
+def not_stored(error: DatabaseError, session_id: str) -> str:
     """The store gave `error`, which says itself what to do about it."""
-    return f"{error.rstrip('. ')}. Then go on with `coordinator resume {session_id}`"
+    if isinstance(error, DatabaseGone):
+        return f"{error}; what this run stored is lost with it, and `resume` cannot go on from it"
+    return f"{str(error).rstrip('. ')}. Then go on with `coordinator resume {session_id}`"
 
 
 def _sentence(result: Result) -> str:

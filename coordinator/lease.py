@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from coordinator.store import Store
 from tasks import leases
-from tasks.errors import DatabaseError, Fenced
+from tasks.errors import DatabaseError, DatabaseGone, Fenced
 
 HEARTBEAT = 2.0  # seconds
 LEASE = 10.0  # seconds
@@ -36,6 +36,9 @@ async def keep(store: Store, on_lost: Callable[[], None]) -> None:
             )
         except Fenced:
             on_lost()
+            return
+        except DatabaseGone as error:
+            store.fail(error)
             return
         except DatabaseError as error:
             # The lease outlives a few lost beats; a database that stays away shows at the next real write.

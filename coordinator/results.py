@@ -41,7 +41,7 @@ class Closing:
     duration: float
     turns: int
     in_turn: bool
-    not_stored: str | None = None
+    not_stored: DatabaseError | None = None
     is_stored: bool = False
 
     @property
@@ -92,7 +92,7 @@ async def conclude(store: Store, engines: EngineFactory, closing: Closing) -> tu
     """Store the end and make the result object."""
     await _store_end(store, closing)
     if store.failure is not None:
-        closing = replace(closing, not_stored=str(store.failure))
+        closing = replace(closing, not_stored=store.failure)
     code = exit_code(
         closing.reason, is_error=closing.is_error, error_kind=closing.result.error_kind if closing.result else None
     )

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from sqlalchemy import URL, Connection, Engine, exc
 
 from tasks import upgrade
 from tasks.engine import authorize_reading, make_engine, parse_url
-from tasks.errors import DatabaseError
+from tasks.errors import DatabaseError, DatabaseGone
 from tasks.explain import explain, is_busy
 from tasks.upgrade import HEAD_REVISION
 
@@ -48,6 +49,7 @@ class Database:
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.path = Path(self.url.database or "") if self.is_sqlite else None
         self.name = str(self.path) if self.path else self.url.render_as_string(hide_password=True)
+        self._file = self._identity()
         self._readers = engine.execution_options(deferred=True)
 
     @classmethod
@@ -60,6 +62,22 @@ class Database:
         db = cls(make_engine(url, clock), clock)
         db._upgrade_server()
         return db
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Device and inode of the file; None where there is none."""
+        if self.path is None:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_file(self) -> None:
+        """Raise `DatabaseGone` if the file that was opened is not in its place any more: SQLite would go on writing into
+        one that nobody can read again."""
+        if self._file is not None and self._identity() != self._file:
+            raise DatabaseGone(f"the database {self.name} was deleted or replaced while it was in use")
 
     def _upgrade_server(self) -> None:
         try:

@@ -3,6 +3,7 @@
 StoreError
 ├─ DatabaseError      the database cannot be opened, upgraded, read or written; `.exit_code` is 2 where the person
 │                     named something unusable, else 1
+│  └─ DatabaseGone    its file was deleted or replaced under us: what was stored in it is lost
 ├─ NotFound           no such session, task or agent (exit code 3)
 ├─ Ambiguous          more than one fits; `.candidates` lists them (exit code 2)
 ├─ NameTaken          another agent of the session has this name
@@ -31,6 +32,10 @@ class DatabaseError(StoreError):
     def __init__(self, message: str, *, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class DatabaseGone(DatabaseError):
+    """The database's file was deleted or replaced while it was in use."""
 
 
 class NotFound(StoreError):

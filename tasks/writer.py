@@ -188,6 +188,7 @@ class _Session:
         tries = 1
         while True:
             connection = self._connection or self._open()
+            self._db.check_file()
             try:
                 with connection.begin():
                     _run_group(connection, group)

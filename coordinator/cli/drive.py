@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.cli.approval import TerminalApprover
 from coordinator.cli.console import Console
+from coordinator.cli.early import CODES
 from coordinator.cli.person import Person
 from coordinator.cli.run_views import Started, View
 from coordinator.exit_codes import ExitCode
@@ -124,10 +125,13 @@ class Signals:
         self.handle: SessionHandle | None = None
 
     def install(self) -> None:
+        """Plain handlers, which stay when the event loop goes: a second signal finds the process leaving, and must not
+        end it as one that nobody handles."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        loop.add_signal_handler(signal.SIGTERM, self._terminate)
-        loop.add_signal_handler(signal.SIGHUP, (lambda: None) if self._detached else self._terminate)
+        _on(signal.SIGINT, loop, self._interrupt)
+        _on(signal.SIGTERM, loop, self._terminate)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was begun by nohup
+            _on(signal.SIGHUP, loop, (lambda: None) if self._detached else self._terminate)
         if not self._detached:  # the signal may come later than the first write fails, or not at all
             self._console.when_hung_up(lambda: loop.call_soon(self._terminate))
 
@@ -174,3 +178,15 @@ class Signals:
         with suppress(OSError):
             self._console.flush()
         os._exit(ExitCode.INTERRUPTED)
+
+
+def _on(number: signal.Signals, loop: asyncio.AbstractEventLoop, react: Callable[[], None]) -> None:
+    """Have `react` called in `loop`; once that is closed, the signal ends the process with its code."""
+
+    def handle(*_: object) -> None:
+        try:
+            loop.call_soon_threadsafe(react)
+        except RuntimeError:
+            os._exit(CODES[number])
+
+    signal.signal(number, handle)

@@ -6,18 +6,21 @@ session. One command asks for each session once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.context import Context
 from coordinator.views import session_json, task_detail_json, task_json
-from tasks import registry, sessions
-from tasks.records import SessionRecord, TaskRecord
+from tasks import registry, sessions, transcripts
+from tasks.errors import NotFound
+from tasks.records import SessionRecord, SessionStatus, TaskRecord
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 Shown = dict[str, Any]
+LAST_ROWS = 100  # of a transcript, among which its last answer stands
 
 
 def find_session(cli: Context, ref: str) -> SessionRecord:
@@ -33,6 +36,21 @@ def find_tasks(cli: Context, refs: Sequence[str], session: str | None = None) ->
         return [registry.resolve(conn, ref, session_id=within) for ref in refs]
 
     return cli.database.read(read)
+
+
+def find_any(cli: Context, refs: Sequence[str]) -> list[TaskRecord | SessionRecord]:
+    """For each of `refs` the task it means, else the session. Raises `NotFound`, `Ambiguous`."""
+    return cli.database.read(lambda conn: [_task_or_session(conn, ref) for ref in refs])
+
+
+def _task_or_session(conn: Connection, ref: str) -> TaskRecord | SessionRecord:
+    try:
+        return registry.resolve(conn, ref)
+    except NotFound as unknown:
+        try:
+            return sessions.resolve(conn, ref)
+        except NotFound:
+            raise unknown from None
 
 
 class Owners:
@@ -65,3 +83,14 @@ def shown_sessions(cli: Context, found: Sequence[SessionRecord]) -> list[Shown]:
     sums = {row[0]: dict(zip(names[1:], row[1:], strict=True)) for row in rows}
     now = cli.now()
     return [session_json(one) | {"driven": not sessions.owner_gone(one, now)} | sums.get(one.id, {}) for one in found]
+
+
+def result_of(conn: Connection, session: SessionRecord) -> str | None:
+    """The last answer of a session that has ended: what its run printed. None while it has not, or without one."""
+    if session.status is not SessionStatus.ENDED:
+        return None
+    rows = transcripts.tail(conn, session.id, LAST_ROWS)
+    answer = next((row for row in reversed(rows) if row.kind == "answer"), None)
+    if answer is None:
+        return None
+    return "".join(block["text"] for block in json.loads(answer.content) if block["type"] == "text") or None

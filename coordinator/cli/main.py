@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from coordinator.cli import log
+from coordinator.cli import early, log
 from coordinator.cli.context import Context, common_options
 from coordinator.cli.failures import Bug, Failure, translate
 from coordinator.cli.lazy import LazyGroup
@@ -95,10 +95,16 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     # Nearly everything made here lives to the end or dies by its count: looking for cycles at the usual pace, through
     # all that the imports have made, costs a sixth of a run's CPU.
     gc.set_threshold(100_000, 20, 100)
+    early.open_streams()
+    early.leave_on_signals()
     context = Context()
     log.install(context)
     try:
+        early.raise_interrupts()
         code = invoke(args, context)
+        early.leave_on_signals()
+    except KeyboardInterrupt:  # just before, or just after, somebody listened
+        code = ExitCode.INTERRUPTED
     finally:
         context.close()
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""The exit code of a task, for `tasks wait` and `tasks logs -f`."""
+"""The exit code of a task or a session, for `tasks wait` and `tasks logs -f`."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ def task_code(task: Mapping[str, Any], error_class: str | None) -> ExitCode:
 
 def worst(codes: Iterable[ExitCode]) -> ExitCode:
     return max(codes, default=ExitCode.DONE)
+
+
+def session_code(session: Mapping[str, Any]) -> ExitCode:
+    """Of a documented session object; one that nobody drives and that has not ended is no success."""
+    if session["status"] != "ended":
+        return ExitCode.LIVE_WORKERS if session["driven"] else ExitCode.FAILED
+    reason = session["end_reason"] or ""
+    return exit_code(reason, is_error=reason != "completed")

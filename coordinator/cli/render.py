@@ -225,6 +225,7 @@ LOG_SIGNS = {
     "result": ("← ", "dim"),
     "error": ("✘ ", "red"),
     "thinking": ("… ", "italic dim"),
+    "output": ("", ""),
 }
 RESULT_LINES = 12  # of a tool's result; the rest is counted
 

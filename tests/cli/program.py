@@ -41,7 +41,7 @@ class Program:
         return {**kept, "HOME": str(self.home), "COORDINATOR_HOME": str(self.home / "data"), **more}
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "coordinator.cli.main", *arguments]
+        return [sys.executable, "-m", "coordinator", *arguments]
 
     def __call__(self, *arguments: str, stdin: str = "", timeout: float = 50, **environment: str) -> Ran:
         done = subprocess.run(

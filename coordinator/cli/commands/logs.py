@@ -1,6 +1,6 @@
 """`coordinator tasks logs`: what agents said and did, as stored; with `-f` until they end.
 
-A session's id shows its coordinator. Several agents are interleaved by time, each line under its id. Following looks at the
+A session's id shows its coordinator, a shell command's what it writes. Several agents are interleaved by time, each line under its id. Following looks at the
 store when something was committed, reads only what is new, and ends with the task's own exit code.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,23 +24,52 @@ from coordinator.exit_codes import ExitCode
 from coordinator.views import iso, task_json
 from tasks import registry, sessions, transcripts
 from tasks.errors import NotFound
+from tasks.ids import TaskType
 from tasks.records import MessageRecord, TaskRecord
 from tasks.states import TaskStatus
 from tasks.watch import Watcher
 
 LOOK = 1.0  # seconds until a look without a change: owners die without a commit
+OUTPUT_LOOK = 0.1  # seconds: the output of a command grows without a commit
 KINDS = ("text", "tool", "thinking", "error")
-FAMILIES = {"tool": "tool", "result": "tool", "thinking": "thinking", "error": "error"}  # every other part is text
+FAMILIES = {
+    "tool": "tool",
+    "result": "tool",
+    "thinking": "thinking",
+    "error": "error",
+    "output": "tool",
+}  # every other part is text
 
 
 @dataclass(slots=True)
 class Source:
-    """One conversation; `task_id` None shows all of it, else only that run's part."""
+    """One conversation; `task_id` None shows all of it, else only that run's part. Of a shell command `output` is the
+    file that it writes: it has no conversation. `begun` is the part of a line whose end was not written yet."""
 
     agent_id: str
     task_id: str | None
     label: str
     next_seq: int = 0
+    output: Path | None = None
+    offset: int = 0
+    begun: bytes = b""
+
+    def new_lines(self, last: bool) -> list[str]:
+        """The lines of the output since the last call; with `last` also one without an end."""
+        if self.output is None:
+            return []
+        try:
+            with self.output.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read()
+        except OSError:
+            return []  # not begun, or removed
+        self.offset += len(data)
+        *lines, self.begun = (self.begun + data).split(b"\n")
+        if last and self.begun:
+            lines.append(self.begun)
+            self.begun = b""
+        return [line.decode(errors="replace") for line in lines]
 
 
 @click.command("logs", help="Print what tasks, or a session's coordinator, said and did.")
@@ -57,17 +87,20 @@ def logs(
     sources = cli.database.read(lambda conn: [_source(conn, ref) for ref in ids])
     show = _Printer(cli, timestamps, frozenset(kinds), as_json, labels=len(sources) > 1)
     show(_new(cli, sources), tail)
+    show.output(sources, tail, last=not follow)
     if not follow:
         _show_ends(cli, sources, show)
         return ExitCode.DONE
     with Watcher(cli.database) as watcher:
         while not cli.console.closed:
             states = cli.database.read(lambda conn: _states(conn, sources, cli.now()))
+            over = all(status in (*ENDED, "interrupted") for status, _ in states)
             show(_new(cli, sources), None)
-            if all(status in (*ENDED, "interrupted") for status, _ in states):
+            show.output(sources, None, last=over)
+            if over:
                 _show_ends(cli, sources, show)
                 return worst(code for _, code in states)
-            watcher.changed(LOOK)
+            watcher.changed(LOOK if all(source.output is None for source in sources) else OUTPUT_LOOK)
     return ExitCode.DONE
 
 
@@ -89,7 +122,8 @@ def _source(conn: Connection, ref: str) -> Source:
         except NotFound:
             raise unknown from None
         return Source(session.id, None, session.id)
-    return Source(task.agent_id, task.id, task.id)
+    is_shell = task.type is TaskType.LOCAL_BASH and task.output_file is not None
+    return Source(task.agent_id, task.id, task.id, output=Path(task.output_file or "") if is_shell else None)
 
 
 def _states(conn: Connection, sources: Sequence[Source], now: float) -> list[tuple[str, ExitCode]]:
@@ -135,6 +169,16 @@ class _Printer:
                 continue
             for kind, line in parts(row):
                 self._part(kind, line, row.at, source.label)
+
+    def output(self, sources: Sequence[Source], tail: int | None, *, last: bool) -> None:
+        """What shell commands wrote since the last look; `tail` counts lines here."""
+        for source in sources:
+            lines = source.new_lines(last)
+            for line in lines if tail is None else lines[len(lines) - tail :] if tail < len(lines) else lines:
+                if self._json:
+                    self._console.json_line({"task_id": source.task_id, "kind": "output", "text": line})
+                else:
+                    self._part("output", line, None, source.label)
 
     def end(self, task: TaskRecord) -> None:
         """How a task ended that did not complete; no message, so not among the objects of `--json`."""

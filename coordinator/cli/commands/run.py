@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from click.core import ParameterSource
@@ -27,14 +28,29 @@ from coordinator.cli.run_views import choose
 from coordinator.exit_codes import ExitCode
 from coordinator.options import RunOptions
 
+PATIENCE = 1.0  # seconds for the first of what is piped in
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directories
 
 
-def read_prompt(prompt: str | None) -> str | None:
-    """The goal: as given, from stdin for `-`, from a pipe where nothing is given."""
+def read_prompt(prompt: str | None, cli: Context, *, needed: bool = True) -> str | None:
+    """The goal: as given, from stdin for `-`, from a pipe where nothing is given. Where none is `needed`, a pipe in which
+    nothing comes is not waited for."""
     piped = prompt is None and not sys.stdin.isatty()
+    if piped and not _is_ready(sys.stdin):
+        if not needed:
+            cli.console.note("nothing comes on standard input: going on without it (- waits for it)")
+            return None
+        cli.console.note("reading the goal from standard input …")
     text = sys.stdin.read() if prompt == "-" or piped else prompt
     return text if text and text.strip() else None
+
+
+def _is_ready(stream: TextIO) -> bool:
+    """Whether reading would answer soon, with text or with the end."""
+    try:
+        return bool(select.select([stream], [], [], PATIENCE)[0])
+    except (OSError, ValueError):
+        return True  # no descriptor to ask: reading says what is wrong
 
 
 def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapping[str, Any]) -> RunOptions:
@@ -138,7 +154,7 @@ def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_read
 def _run(ctx: click.Context, /, prompt: str | None, background: bool, **flags: Any) -> int:
     cli = ctx.find_object(Context)
     assert cli is not None
-    goal = read_prompt(prompt)
+    goal = read_prompt(prompt, cli, needed=flags["resume"] is None and not flags["continue_last"])
     if goal is None and flags["resume"] is None and not flags["continue_last"]:
         raise Failure('run needs a goal: `coordinator run "…"`, or - to read it from stdin', ExitCode.USAGE)
     options = options_of(ctx, cli, goal, flags)
@@ -167,7 +183,7 @@ def _resume(ctx: click.Context, /, session_id: str, prompt: str | None, **flags:
     cli = ctx.find_object(Context)
     assert cli is not None
     flags["resume"] = session_id
-    return execute(cli, options_of(ctx, cli, read_prompt(prompt) if prompt else None, flags), flags)
+    return execute(cli, options_of(ctx, cli, read_prompt(prompt, cli) if prompt else None, flags), flags)
 
 
 resume = click.command(

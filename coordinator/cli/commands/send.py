@@ -20,7 +20,7 @@ from coordinator.exit_codes import ExitCode
 from tasks import agents, outbox, registry, sessions
 from tasks.errors import NotFound
 from tasks.ids import TaskType
-from tasks.records import TaskRecord
+from tasks.records import SessionStatus, TaskRecord
 from tasks.states import TaskStatus
 
 SENDER = "user"
@@ -74,18 +74,22 @@ def _continue(cli: Context, conn: Connection, task: TaskRecord, prompt: str) -> 
 def retry(cli: Context, ids: Sequence[str]) -> None:
     tasks = find_tasks(cli, ids)
     for task in tasks:
-        _check_may_retry(task)
+        _check_may_retry(cli, task)
     for task in tasks:
         _retry(cli, task)
 
 
-def _check_may_retry(task: TaskRecord) -> None:
+def _check_may_retry(cli: Context, task: TaskRecord) -> None:
     if task.is_live:
         raise Failure(f"{task.id} is {task.status}; only a failed or killed task can be tried again")
     if task.status is TaskStatus.COMPLETED:
         raise Failure(f"{task.id} is completed, there is nothing to try again (`coordinator send {task.id} …` goes on with it)")
     if task.type is not TaskType.LOCAL_AGENT:
         raise Failure(f"{task.id} is a shell command; only a worker can be tried again")
+    session = cli.database.read(lambda conn: sessions.get(conn, task.session_id))
+    if session.status is SessionStatus.ENDED:
+        again = f'coordinator resume {session.id} "try {task.id} again"'
+        raise Failure(f"the session of {task.id} has ended, so nothing would run it; to go on with the session: {again}")
 
 
 def _retry(cli: Context, task: TaskRecord) -> None:

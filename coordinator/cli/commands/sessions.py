@@ -13,14 +13,14 @@ from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
-from coordinator.cli.lookup import find_session, shown_sessions, shown_tasks
+from coordinator.cli.lookup import find_session, result_of, shown_sessions, shown_tasks
 from coordinator.exit_codes import ExitCode
 from tasks import registry, sessions
 from tasks.records import SessionRecord, SessionStatus
 from tasks.registry import TaskFilter
 
 DAY = 86_400.0
-LONG = ("goal",)
+LONG = ("goal", "result", "tasks")
 
 
 @click.command("list", help="List sessions, newest first.")
@@ -52,16 +52,28 @@ def list_sessions(cli: Context, limit: int | None, only_open: bool, quiet: bool,
 @pass_cli
 def show(cli: Context, session_id: str, as_json: bool) -> None:
     session = find_session(cli, session_id)
-    (values,) = shown_sessions(cli, [session])
-    tasks = tasks_of(cli, session.id)
     if as_json:
-        cli.console.json(values | {"tasks": tasks})
-        return
+        cli.console.json(detail(cli, session))
+    else:
+        show_session(cli, session)
+
+
+def detail(cli: Context, session: SessionRecord) -> dict[str, Any]:
+    """One session as in `sessions show --json`: with its result and its tasks."""
+    (values,) = shown_sessions(cli, [session])
+    result = cli.database.read(lambda conn: result_of(conn, session))
+    return values | {"result": result, "tasks": tasks_of(cli, session.id)}
+
+
+def show_session(cli: Context, session: SessionRecord) -> None:
+    values = detail(cli, session)
     for line in render.fields((key, value) for key, value in values.items() if key not in LONG):
         cli.console.styled(line)
-    for line in [(), (render.Piece("goal:", "bold"),), *render.literal_lines(values["goal"] or "")]:
-        cli.console.styled(line)
-    if tasks:
+    for name in ("goal", "result"):
+        if name == "goal" or values[name]:
+            for line in [(), (render.Piece(f"{name}:", "bold"),), *render.literal_lines(values[name] or "")]:
+                cli.console.styled(line)
+    if tasks := values["tasks"]:
         cli.console.line()
         cli.console.grid(render.task_grid(render.in_order(tasks)))
 

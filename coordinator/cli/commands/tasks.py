@@ -10,9 +10,10 @@ from sqlalchemy import Connection
 from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions, complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.lookup import Owners, Shown, find_session, find_tasks, shown_tasks
+from coordinator.cli.lookup import Owners, Shown, find_any, find_session, shown_tasks
 from coordinator.views import task_json
 from tasks import registry
+from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
 from tasks.states import TaskStatus
 
@@ -52,19 +53,29 @@ def _read(conn: Connection, now: float, session_id: str | None, everything: bool
     return [row for row in rows if not status or row["status"] in status]
 
 
-@click.command("show", help="Show tasks with prompt, result, worktree and last activities.")
+@click.command("show", help="Show tasks with prompt, result, worktree and last activities; or sessions.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_tasks)
 @click.option("--json", "as_json", is_flag=True, help="One object, or a list for several ids.")
 @common_options
 @pass_cli
 def show(cli: Context, ids: Sequence[str], as_json: bool) -> None:
-    tasks = find_tasks(cli, ids)
-    rows = cli.database.read(lambda conn: shown_tasks(conn, tasks, cli.now(), detail=True))
+    from coordinator.cli.commands import sessions
+
+    found = find_any(cli, ids)
     if as_json:
+        rows = [_detail(cli, one) if isinstance(one, TaskRecord) else sessions.detail(cli, one) for one in found]
         cli.console.json(rows[0] if len(rows) == 1 else rows)
         return
-    for i, row in enumerate(rows):
+    for i, one in enumerate(found):
         if i:
             cli.console.line()
-        for line in render.task_detail(row):
-            cli.console.styled(line)
+        if isinstance(one, TaskRecord):
+            for line in render.task_detail(_detail(cli, one)):
+                cli.console.styled(line)
+        else:
+            sessions.show_session(cli, one)
+
+
+def _detail(cli: Context, task: TaskRecord) -> Shown:
+    (row,) = cli.database.read(lambda conn: shown_tasks(conn, [task], cli.now(), detail=True))
+    return row

@@ -1,0 +1,53 @@
+"""The first thing that runs: what a signal does while nobody listens yet, or any more; the three standard streams.
+
+A signal that comes while modules are imported, or while the process leaves, ends it at once with its documented code:
+no traceback, and never the code of a signal that nobody handled. What was to be ignored (`nohup`) stays ignored.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from types import FrameType
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}  # of `exit_codes.py`, which is not loaded yet
+
+
+def leave_on_signals() -> None:
+    """From here on a signal ends the process at once."""
+    for number in CODES:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
+    atexit.unregister(_shut_out)
+    atexit.register(_shut_out)
+
+
+def _shut_out() -> None:
+    """The interpreter goes, and takes our handlers with it: what comes now must not change the code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, CODES)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    os._exit(CODES[signal.Signals(number)])
+
+
+def raise_interrupts() -> None:
+    """From here on an interrupt is a `KeyboardInterrupt` again, for commands that wait."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def open_streams() -> None:
+    """A standard stream that is closed (`2>&-`) goes nowhere: else the next file that is opened takes its place, and what
+    is said to a person is written into it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            nothing = os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            assert nothing == number
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
