@@ -30,6 +30,16 @@ SECRET_ENDINGS = (
     "PASSWD", "PASSWORD", "MYSQL_PWD",
 )  # fmt: skip
 
+# What git itself drops before it goes to another repository (`git rev-parse --local-env-vars`), and what narrows or moves
+# one. A `GIT_DIR` of our caller (a pre-commit hook's, say) must not lead an agent's commits into another repository.
+REPOSITORY_VARIABLES = frozenset(
+    """GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_ATTR_SOURCE GIT_COMMON_DIR GIT_CONFIG GIT_CONFIG_COUNT GIT_CONFIG_PARAMETERS GIT_DIR
+    GIT_GRAFT_FILE GIT_IMPLICIT_WORK_TREE GIT_INDEX_FILE GIT_INTERNAL_SUPER_PREFIX GIT_NAMESPACE GIT_NO_REPLACE_OBJECTS
+    GIT_OBJECT_DIRECTORY GIT_PREFIX GIT_QUARANTINE_PATH GIT_REF_STORAGE_FORMAT GIT_REPLACE_REF_BASE GIT_SHALLOW_FILE
+    GIT_WORK_TREE""".split()
+)
+REPOSITORY_PREFIXES = ("GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
+
 
 class Clock(Protocol):
     def now(self) -> float:
@@ -200,10 +210,16 @@ def is_secret_name(name: str) -> bool:
     return upper.startswith(SECRET_PREFIXES) or f"_{upper}".endswith(SECRET_ENDINGS)
 
 
+def steers_git(name: str) -> bool:
+    """Whether an environment variable of this name leads git to another repository than that around its directory."""
+    return name in REPOSITORY_VARIABLES or name.startswith(REPOSITORY_PREFIXES)
+
+
 def tool_environment(environ: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:
-    """The environment a tool's process gets: credentials out, `extra` in. No editor or pager may wait for a person."""
+    """The environment a tool's process gets: credentials out, and what steers git to a repository; `extra` in. No editor or
+    pager may wait for a person."""
     env = os.environ if environ is None else environ
-    kept = {k: v for k, v in env.items() if not is_secret_name(k)}
+    kept = {k: v for k, v in env.items() if not is_secret_name(k) and not steers_git(k)}
     quiet = {
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_EDITOR": "true",

@@ -1,0 +1,169 @@
+"""One call of git, within bounds: clean environment, closed input, its process tree ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker_agent.config import SystemClock
+from worker_agent.errors import ConfigError
+from worker_agent.git.quiet import filters, own_environment, program, settings_of
+from worker_agent.process_tree import SHELL_MARKER, ProcessTree, start_time
+
+TIMEOUT = 60.0  # seconds
+MAX_OUTPUT = 64 * 1024 * 1024  # bytes of standard output
+MAX_WORDS = 64 * 1024  # bytes of standard error that are kept
+GRACE = 2.0  # seconds between TERM, at which git removes its lock files, and KILL
+CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a call ended. `code` is git's own; -1: it could not run, or was ended at a bound, and `err` says which in one
+    line. `out` is standard output as it came, `err` standard error as text."""
+
+    code: int
+    out: bytes = b""
+    err: str = ""
+    timed_out: bool = False
+
+    @property
+    def text(self) -> str:
+        """Standard output as text, without white space at its ends; bytes that are no UTF-8 as the file system's names."""
+        return os.fsdecode(self.out).strip()
+
+    @property
+    def names(self) -> list[str]:
+        """Standard output as the names that `-z` ends with NUL."""
+        return os.fsdecode(self.out).split("\0")[:-1]
+
+
+async def run_git(
+    directory: Path, *arguments: str, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT, input: bytes = b"",
+    **variables: str,
+) -> Done:  # fmt: skip
+    """Run git in `directory`; never raises but for cancellation, before which its process tree is ended. `timeout` in
+    seconds, `max_output` in bytes. `variables` are added to its environment (`GIT_INDEX_FILE`)."""
+    try:
+        settings = await asyncio.to_thread(settings_of, directory)
+        environment = own_environment(settings, **variables)
+        argv = [program(environment), "-C", str(directory), *arguments]
+    except ConfigError as error:
+        return Done(-1, err=str(error))
+    marker = secrets.token_hex(8)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE if input else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**environment, SHELL_MARKER: marker},
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Done(-1, err=f"git cannot be started: {error.strerror or error}")
+    tree = ProcessTree(process.pid, start_time(process.pid), f"{SHELL_MARKER}={marker}", begun_here=True)
+    return await _attended(process, tree, arguments[0], timeout, max_output, input)
+
+
+def git_now(directory: Path, *arguments: str, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT, input: bytes = b"",
+            **variables: str) -> Done:  # fmt: skip
+    """`run_git` where no event loop runs."""
+    return asyncio.run(run_git(directory, *arguments, timeout=timeout, max_output=max_output, input=input, **variables))
+
+
+async def filtered(directory: Path, names: Iterable[str]) -> dict[str, list[str]]:
+    """Which of the files `names` (relative to the top of the tree that `directory` is) belong to a filter that is
+    configured, by the filter's name. Filters are never run by us: such a file stands in a tree of ours as git stores it,
+    and must not be stored by us as it stands in a tree. Raises `ConfigError` when it cannot be told."""
+    configured = filters(await asyncio.to_thread(settings_of, directory))
+    asked = b"".join(os.fsencode(name) + b"\0" for name in names)
+    if not configured or not asked:
+        return {}
+    done = await run_git(directory, "check-attr", "-z", "--stdin", "filter", input=asked)
+    if done.code:
+        raise ConfigError(f"the filters of {directory} cannot be told: {done.err.strip()[:200]}")
+    fields = done.names
+    found: dict[str, list[str]] = {}
+    for name, value in zip(fields[::3], fields[2::3], strict=True):
+        if value in configured:
+            found.setdefault(value, []).append(name)
+    return found
+
+
+async def _attended(
+    process: asyncio.subprocess.Process, tree: ProcessTree, verb: str, timeout: float, max_output: int, input: bytes
+) -> Done:
+    try:
+        async with asyncio.timeout(timeout):
+            out, err, _, _ = await asyncio.gather(
+                _all_of(process.stdout, max_output), _beginning(process.stderr), _fed(process.stdin, input), process.wait()
+            )
+    except TimeoutError:
+        await _ended(process, tree)
+        return Done(-1, err=f"git {verb} did not end within {timeout:.0f} s", timed_out=True)
+    except _TooMuch:
+        await _ended(process, tree)
+        return Done(-1, err=f"git {verb} gave more than {max_output:,} bytes")
+    except asyncio.CancelledError:
+        await _ended(process, tree)
+        raise
+    return Done(process.returncode or 0, out, err.decode("utf-8", "replace"))
+
+
+class _TooMuch(Exception):
+    """More output than may be."""
+
+
+async def _all_of(stream: asyncio.StreamReader | None, limit: int) -> bytes:
+    assert stream is not None
+    pieces, size = [], 0
+    while piece := await stream.read(CHUNK):
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise _TooMuch
+    return b"".join(pieces)
+
+
+async def _beginning(stream: asyncio.StreamReader | None) -> bytes:
+    """The first `MAX_WORDS` bytes; the rest is read and dropped."""
+    assert stream is not None
+    kept = b""
+    while piece := await stream.read(CHUNK):
+        kept += piece[: MAX_WORDS - len(kept)]
+    return kept
+
+
+async def _fed(stream: asyncio.StreamWriter | None, input: bytes) -> None:
+    if stream is None:
+        return
+    try:
+        stream.write(input)
+        await stream.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it ended without reading; its code says how
+    finally:
+        stream.close()
+
+
+async def _ended(process: asyncio.subprocess.Process, tree: ProcessTree) -> None:
+    """End the tree; a cancellation meanwhile is held back until that is done (it is bounded)."""
+
+    async def end() -> None:
+        await tree.end(GRACE, SystemClock())
+        await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=GRACE)
+
+    ending = asyncio.ensure_future(end())
+    cancelled = False
+    while not ending.done():
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
