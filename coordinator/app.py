@@ -4,7 +4,7 @@ What can be refused is checked before a session is made or taken over (`_stand_o
 
 A headless run ends when the coordinator has ended its turn, no task lives and no notification waits. While workers run
 the coordinator's engine is idle; `Coordinator.changed` wakes it. One that failed waits for its workers too, and their
-notifications wait for `resume`. What ends it earlier has a name (`Ending`): the time
+notifications wait for `resume`. What ends it earlier has a name (`Cause`): the time
 limit, a signal, the loss of the lease. Then what runs is unwound, the store keeps everything as it stands, and
 `resume` goes on.
 """
@@ -52,7 +52,7 @@ from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
 from worker_agent.config import Clock, Settings, SystemClock, secret_values, tool_environment, variable
 from worker_agent.errors import ConfigError
-from worker_agent.events import Notice, Result
+from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import HookRunner, HookSession
 from worker_agent.memory import MemoryIndex
 from worker_agent.messages import Usage
@@ -311,7 +311,7 @@ async def _compose(
     paths.prepare(store.session_id)
     redact = Redactor((*secret_values(), *files.secrets))
 
-    def notice(kind: str, text: str) -> None:
+    def notice(kind: NoticeKind, text: str) -> None:
         observer(Observed(store.session_id, None, Notice(kind, redact(text))))
 
     scratch, spill = paths.scratch(store.session_id), paths.spill(store.session_id)
@@ -328,7 +328,7 @@ async def _compose(
             spill_dir=spill,
         ),
         condition=rule_condition(cwd, home),
-        on_notice=lambda text: notice("hook", text),
+        on_notice=lambda text: notice(NoticeKind.HOOK, text),
         variable=variable,
         redact=redact,
     )

@@ -18,17 +18,17 @@ from coordinator.outcome import Ended
 from coordinator.paths import Paths
 from coordinator.processes import Processes
 from coordinator.store import Store
-from coordinator.workers import KILLED, shielded
+from coordinator.workers import shielded
 from tasks import ids, registry
 from tasks.errors import DatabaseError, Fenced
 from tasks.ids import TaskType
 from tasks.records import NewTask, TaskRecord
 from tasks.states import TaskStatus
+from worker_agent.causes import Cause
 from worker_agent.process import TASK_MARKER, ShellOutcome, run_shell
 from worker_agent.tools.base import ToolContext
 
 STOP_BOUND = 8.0  # seconds for a command's tree to be ended
-NOT_STORED = "not stored"  # reason of a stop that leaves the task as it stands
 log = logging.getLogger(__name__)
 
 
@@ -74,12 +74,12 @@ class Shells:
         self._tell(task)
         return {"task_id": id, "output_file": str(output_file)}
 
-    async def stop(self, task_id: str, reason: str) -> tuple[str, ...]:
-        """End one whose end is stored (KILLED), or leave it as it stands (any other reason); what survived, in
+    async def stop(self, task_id: str, cause: Cause) -> tuple[str, ...]:
+        """End one whose end is stored (KILLED), or leave it as it stands (any other cause); what survived, in
         words."""
         if (task := self._running.get(task_id)) is None:
             return ()
-        self._reasons.setdefault(task_id, reason)
+        self._reasons.setdefault(task_id, cause)
         task.cancel()
         await asyncio.wait({task}, timeout=STOP_BOUND)
         return await Processes(self._store, task_id).end()
@@ -89,12 +89,12 @@ class Shells:
         ended = []
         for task_id in [id for id, parent in self._parents.items() if parent == parent_id and id in self._running]:
             if self._store.failure is not None:
-                await self.stop(task_id, NOT_STORED)
+                await self.stop(task_id, Cause.STORE)
                 continue
             done = await self._store.write(
                 lambda conn, id=task_id: registry.kill(conn, id, by="system", notify=False, end_reason="its agent ended")
             )
-            survivors = await self.stop(task_id, KILLED)
+            survivors = await self.stop(task_id, Cause.KILLED)
             if done.changed:
                 ended.append(task_id + (f", of which survived: {'; '.join(survivors)}" if survivors else ""))
         return ended
@@ -126,15 +126,15 @@ class Shells:
     def running(self) -> tuple[str, ...]:
         return tuple(self._running)
 
-    async def close(self, reason: str) -> None:
-        await asyncio.gather(*(self.stop(task_id, reason) for task_id in self.running()))
+    async def close(self, cause: Cause) -> None:
+        await asyncio.gather(*(self.stop(task_id, cause) for task_id in self.running()))
 
     async def _run(self, task: TaskRecord, context: ToolContext, timeout: float) -> None:
         try:
             outcome = await self._shell(task, context, timeout)
             await shielded(self._finish(task, _ended(outcome, timeout), outcome.exit_code))
         except asyncio.CancelledError:
-            if self._reasons.get(task.id) == KILLED:
+            if self._reasons.get(task.id) is Cause.KILLED:
                 tail = _tail(Path(task.output_file or ""))
                 await shielded(self._store.write(lambda conn: registry.attach_partial(conn, task.id, tail)))
             raise

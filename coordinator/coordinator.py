@@ -24,13 +24,13 @@ from coordinator.inbox import FROM_COORDINATOR
 from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.paths import Paths
 from coordinator.store import Store
-from coordinator.workers import KILLED
 from tasks import agents as agent_rows
 from tasks import ids, outbox, registry
 from tasks.ids import TaskType
 from tasks.records import NewTask, TaskRecord
 from tasks.registry import TaskFilter
 from tasks.states import TaskStatus
+from worker_agent.causes import Cause
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import Verdict
 from worker_agent.session.schema import fault
@@ -107,7 +107,7 @@ class Coordinator:
         self.changed = asyncio.Event()
         self.news: Callable[[], None] = lambda: None
         self.backend: WorkerBackend
-        self.stop_shell: Callable[[str, str], Awaitable[tuple[str, ...]]]
+        self.stop_shell: Callable[[str, Cause], Awaitable[tuple[str, ...]]]
         self._store = store
         self._agents = agents
         self._paths = paths
@@ -196,11 +196,11 @@ class Coordinator:
             self._observer(Observed(store.session_id, task.id, TaskChanged(task)))
         return StopOutcome(task, changed, survivors, undelivered)
 
-    async def unwind(self, task: TaskRecord, reason: str = KILLED) -> tuple[str, ...]:
+    async def unwind(self, task: TaskRecord, cause: Cause = Cause.KILLED) -> tuple[str, ...]:
         """End what runs of a task whose end is stored; what could not be ended, in words."""
         if task.type is TaskType.LOCAL_BASH:
-            return await self.stop_shell(task.id, reason)
-        return await self.backend.stop(task.id, reason)
+            return await self.stop_shell(task.id, cause)
+        return await self.backend.stop(task.id, cause)
 
     # ── wait ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
+from worker_agent.causes import Cause
 from worker_agent.errors import ErrorKind
+from worker_agent.loop.state import TerminalReason
 
 
 class ExitCode(IntEnum):
@@ -29,16 +32,16 @@ class ExitCode(IntEnum):
 
 
 # Reasons of a `Result` that say by themselves what the code is; every other reason with an error is FAILED.
-BY_REASON = {
-    "budget": ExitCode.BUDGET,
-    "max_turns": ExitCode.LIMIT,
-    "timeout": ExitCode.LIMIT,
+BY_REASON: Mapping[str, ExitCode] = {
+    Cause.BUDGET: ExitCode.BUDGET,
+    TerminalReason.MAX_TURNS: ExitCode.LIMIT,
+    Cause.TIMEOUT: ExitCode.LIMIT,
     "live_workers": ExitCode.LIVE_WORKERS,
-    "interrupted": ExitCode.INTERRUPTED,
-    "aborted_streaming": ExitCode.INTERRUPTED,
-    "aborted_tools": ExitCode.INTERRUPTED,
-    "terminated": ExitCode.TERMINATED,
-    "killed": ExitCode.FAILED,
+    Cause.PERSON: ExitCode.INTERRUPTED,
+    TerminalReason.ABORTED_STREAMING: ExitCode.INTERRUPTED,
+    TerminalReason.ABORTED_TOOLS: ExitCode.INTERRUPTED,
+    Cause.TERMINATED: ExitCode.TERMINATED,
+    Cause.KILLED: ExitCode.FAILED,
     "unverified": ExitCode.UNVERIFIED,
     "schema": ExitCode.UNVERIFIED,
 }

@@ -31,12 +31,6 @@ ADVICE: Mapping[str, str] = {
     ErrorKind.CONNECTION: "check the network and ANTHROPIC_BASE_URL",
     ErrorKind.BUDGET: "raise --max-budget-usd or --token-budget",
 }
-EARLY: Mapping[str, str] = {
-    "timeout": "the time limit of the run is reached",
-    "interrupted": "the run was interrupted",
-    "terminated": "the run was ended by a signal",
-    "lost": "another process took the session over",
-}
 
 
 def in_words(result: Result, session_id: str) -> str | None:
@@ -47,11 +41,6 @@ def in_words(result: Result, session_id: str) -> str | None:
     what = f"{WHAT[kind]}: {error}" if kind in WHAT else error
     advice = ADVICE.get(kind) or ("try again later" if kind in RETRYABLE else None)
     return f"{what.rstrip('. ')}. To go on: {advice}, then `coordinator resume {session_id}`" if advice else what
-
-
-def ended_early(ending: str) -> str:
-    """`ending` names what cut a session short."""
-    return EARLY.get(ending, f"the run was ended early: {ending}")
 
 
 def not_stored(error: DatabaseError, session_id: str) -> str:
@@ -65,4 +54,4 @@ def _sentence(result: Result) -> str:
     error = (result.error or "").strip()
     if result.reason == "schema":
         return f"the answer never fitted the schema; {error}"
-    return EARLY.get(error, error) or f"the coordinator ended without an answer ({result.reason})"
+    return error or f"the coordinator ended without an answer ({result.reason})"

@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.states import TaskStatus
+from worker_agent.causes import Cause
 from worker_agent.errors import ErrorKind
 from worker_agent.events import Result
+from worker_agent.loop.state import TerminalReason
 
 SALVAGED = "[The last answer was empty. This is the last text before it.]\n\n"
 # Reasons after which the same task may well succeed when it is tried again.
-WORTH_RETRYING = frozenset({"max_turns", "budget", "aborted_streaming", "aborted_tools"})
+WORTH_RETRYING = frozenset(
+    {TerminalReason.MAX_TURNS, Cause.BUDGET, TerminalReason.ABORTED_STREAMING, TerminalReason.ABORTED_TOOLS}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,7 @@ class Ended:
 
 
 def ended(result: Result) -> Ended:
-    if result.reason == "completed" and not result.is_error and result.text.strip():
+    if result.reason == TerminalReason.COMPLETED and not result.is_error and result.text.strip():
         return Ended(status=TaskStatus.COMPLETED, result=result.text, end_reason=result.reason)
     empty = result.salvaged and result.error_kind in (None, ErrorKind.EMPTY_ANSWER)
     return Ended(
@@ -62,8 +66,8 @@ def partial_text(texts: Sequence[str], streaming: str) -> str:
 
 def _reason(result: Result) -> str:
     """A loop can complete with an API error that nothing mended: that is no completion."""
-    return "error" if result.reason == "completed" else result.reason
+    return "error" if result.reason == TerminalReason.COMPLETED else result.reason
 
 
 def _error_class(result: Result) -> str:
-    return "empty_answer" if result.reason == "completed" else result.reason
+    return ErrorKind.EMPTY_ANSWER.value if result.reason == TerminalReason.COMPLETED else result.reason

@@ -20,9 +20,11 @@ from tasks.errors import DatabaseError, Fenced
 from tasks.ledger import Totals
 from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
+from worker_agent.causes import Cause
 from worker_agent.events import PermissionDenial, Result
+from worker_agent.loop.state import TerminalReason
 
-LOST, STORE = "lost", "store"
+ABORTED = frozenset({TerminalReason.ABORTED_STREAMING, TerminalReason.ABORTED_TOOLS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class Closing:
 
     session_id: str
     result: Result | None
-    ending: str | None
+    ending: Cause | None
     live: tuple[str, ...]
     over_budget: tuple[str, ...]
     unverified: bool | None
@@ -46,12 +48,14 @@ class Closing:
 
     @property
     def reason(self) -> str:
-        if self.ending == "timeout" and self.live and not self.in_turn:
+        if self.ending is Cause.TIMEOUT and self.live and not self.in_turn:
             return "live_workers"
+        if self.ending is Cause.PERSON and self.result and self.result.reason in ABORTED:
+            return self.result.reason
         if self.ending is not None:
             return self.ending
         if self.not_stored is not None:
-            return STORE
+            return Cause.STORE
         if self.unverified:
             return "unverified"
         if self.over_budget and not (self.result and self.result.is_error):
@@ -64,10 +68,10 @@ class Closing:
 
     @property
     def errors(self) -> list[str]:
-        found = [failure.ended_early(self.ending)] if self.ending not in (None, STORE) else []
+        found = [self.ending.to_person] if self.ending is not None and self.ending is not Cause.STORE else []
         if self.not_stored is not None:
             found.append(failure.not_stored(self.not_stored, self.session_id))
-        if self.result and not (self.ending and self.result.reason.startswith("aborted_")):
+        if self.result and not (self.ending and self.result.reason in ABORTED):
             found += filter(None, [failure.in_words(self.result, self.session_id)])
         if self.unverified:
             found.append("the verification command failed")
@@ -106,7 +110,7 @@ def _all_denials(engines: EngineFactory, closing: Closing) -> list[PermissionDen
 
 
 async def _store_end(store: Store, closing: Closing) -> None:
-    if closing.ending == LOST or closing.is_stored:
+    if closing.ending is Cause.LOST or closing.is_stored:
         return
     try:
         if closing.ending is None and not closing.live:

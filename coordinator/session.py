@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,11 @@ from tasks import outbox, sessions
 from tasks.errors import DatabaseError, Fenced
 from tasks.ids import TaskType
 from tasks.records import SessionRecord, SessionStatus, TaskRecord
+from worker_agent.causes import Cause
 from worker_agent.context.injected import news
 from worker_agent.context.rebuild import was_made_by_hand
 from worker_agent.errors import ConfigError
-from worker_agent.events import Notice, Result
+from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import Verdict
 from worker_agent.messages import Message, user
 from worker_agent.session.commands import parse_command
@@ -45,16 +45,6 @@ TOGETHER = 0.05  # seconds: workers that end at about the same time are told of 
 
 def _refusal(verdict: Verdict) -> str:
     return f"a hook refuses the prompt: {verdict.stop or '; '.join(verdict.blocking)}"
-
-
-class Ending(StrEnum):
-    """What ended a session before its work was done."""
-
-    TIMEOUT = "timeout"
-    INTERRUPTED = "interrupted"
-    TERMINATED = "terminated"
-    LOST = "lost"
-    STORE = "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +73,7 @@ class SessionHandle:
 
     def terminate(self) -> None:
         """SIGTERM, SIGHUP: no new calls, everything unwound, state kept."""
-        self._session.end(Ending.TERMINATED)
+        self._session.end(Cause.TERMINATED)
 
     async def send(self, text: str) -> None:
         """What a person typed: read at the next step if a turn runs, else it begins one."""
@@ -129,7 +119,7 @@ class Session:
         self._hooks = engines.hooks
         self._hooks.on_wake = self._wake
         self._sending = asyncio.Lock()
-        self._ending: Ending | None = None
+        self._ending: Cause | None = None
         self._interrupts = 0
         self._in_turn = False
         self._commands: deque[str] = deque()  # slash commands that a person typed
@@ -151,12 +141,12 @@ class Session:
                 adopt=self._adopt,
                 wrap_up=self._wrap_up,
                 nudge=self._nudge_all,
-                lost=lambda: self.end(Ending.LOST),
+                lost=lambda: self.end(Cause.LOST),
             )
         )
         self.handle = SessionHandle(self)
         loop = asyncio.get_running_loop()
-        store.on_failure = lambda: loop.call_soon_threadsafe(self.end, Ending.STORE)
+        store.on_failure = lambda: loop.call_soon_threadsafe(self.end, Cause.STORE)
 
     # ── from outside ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,15 +154,15 @@ class Session:
         self._interrupts += 1
         self._cut_short.set()
         if self._interrupts == 1 or (self._stays and self._in_turn):
-            self.engine.interrupt(Ending.INTERRUPTED)
+            self.engine.interrupt(Cause.PERSON)
         else:
             self._spawn(self._stop_workers())
         self.coordinator.changed.set()
 
-    def end(self, ending: Ending) -> None:
-        if ending is Ending.LOST and self._end_is_stored:
+    def end(self, ending: Cause) -> None:
+        if ending is Cause.LOST and self._end_is_stored:
             return
-        self.store.lost |= ending is Ending.LOST
+        self.store.lost |= ending is Cause.LOST
         if self._ending is None:
             self._ending = ending
             self._cut_short.set()
@@ -192,7 +182,7 @@ class Session:
         async with self._sending:  # what was typed first is read first, however long its hooks take
             verdict = await self._hooks.user_prompt_submit(text)
             if verdict.blocked:
-                self._notice("hook", _refusal(verdict))
+                self._notice(NoticeKind.HOOK, _refusal(verdict))
                 return
             await self._put(self.store.session_id, "\n\n".join((text, *verdict.context)), FROM_USER)
         self._interrupts = 0
@@ -218,7 +208,7 @@ class Session:
 
     async def run(self) -> RunOutcome:
         watching = [
-            asyncio.create_task(lease.keep(self.store, lambda: self.end(Ending.LOST)), name="lease"),
+            asyncio.create_task(lease.keep(self.store, lambda: self.end(Cause.LOST)), name="lease"),
             asyncio.create_task(self.foreign.watch(), name="foreign changes"),
         ]
         if self.options.timeout:
@@ -227,7 +217,7 @@ class Session:
             result = await self._work()
             return await self._close(result)
         except Fenced:
-            self.end(Ending.LOST)
+            self.end(Cause.LOST)
             return await self._close(None)
         except (DatabaseError, OSError) as error:
             return await self._close_after(error)
@@ -235,8 +225,8 @@ class Session:
             for task in (*watching, *self._side_work):
                 task.cancel()
             await asyncio.gather(*watching, *self._side_work, return_exceptions=True)
-            await self.backend.close(Ending.TERMINATED)
-            await self.shells.close(Ending.TERMINATED)
+            await self.backend.close(Cause.TERMINATED)
+            await self.shells.close(Cause.TERMINATED)
             await lease.release(self.store)  # nothing to do where the session was ended or lost
 
     async def _close_after(self, error: DatabaseError | OSError) -> RunOutcome:
@@ -247,7 +237,7 @@ class Session:
             self.store.fail_if_full(error)
         if self.store.failure is None:
             raise error
-        self.end(Ending.STORE)
+        self.end(Cause.STORE)
         return await self._close(None)
 
     async def _work(self) -> Result | None:
@@ -271,7 +261,7 @@ class Session:
 
     async def compact(self, instructions: str) -> Result:
         """In place of `run`: summarise the stored conversation, and leave everything else as it stands."""
-        keeping = asyncio.create_task(lease.keep(self.store, lambda: self.end(Ending.LOST)), name="lease")
+        keeping = asyncio.create_task(lease.keep(self.store, lambda: self.end(Cause.LOST)), name="lease")
         try:
             await self.engine.params.journal.append(self._history.added)
             return await self._submit(f"/compact {instructions}".rstrip())
@@ -290,7 +280,7 @@ class Session:
     async def _begin(self) -> Message | str | None:
         """Take up what an earlier owner left: repaired messages, running tasks. The prompt to begin with, if any."""
         for line in self._news:
-            self._notice("config", line)
+            self._notice(NoticeKind.CONFIG, line)
         if self._history.messages:
             self._over_budget_before = results.over_budget(self.store)
         await self.engine.params.journal.append(self._history.added)
@@ -329,7 +319,7 @@ class Session:
         changed = news(surroundings["system"], Path(self.record.cwd), now) if surroundings else None
         return user("\n\n".join((prompt, *more, *verdict.context, *filter(None, [changed]))), at=now)
 
-    def _notice(self, kind: str, text: str) -> None:
+    def _notice(self, kind: NoticeKind, text: str) -> None:
         self._observer(Observed(self.store.session_id, None, Notice(kind, self.engines.redact(text))))
 
     def _has_open_turn(self) -> bool:
@@ -393,7 +383,7 @@ class Session:
         waits in the store for a resumed session."""
         if self._ending is None and result is not None and self._workers_run():
             why = failure.in_words(result, self.store.session_id) or ""
-            self._notice("coordinator_failed", f"{why}; its workers go on to their ends".lstrip("; "))
+            self._notice(NoticeKind.COORDINATOR_FAILED, f"{why}; its workers go on to their ends".lstrip("; "))
         while self._ending is None and self._workers_run():
             self.coordinator.changed.clear()
             if self._workers_run():
@@ -486,7 +476,7 @@ class Session:
 
     async def _time_limit(self, seconds: float) -> None:
         await self.store.clock.sleep(seconds)
-        self.end(Ending.TIMEOUT)
+        self.end(Cause.TIMEOUT)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -498,8 +488,8 @@ class Session:
     async def _close(self, result: Result | None) -> RunOutcome:
         """Unwind what runs, store how it ended, and say so."""
         live = self._still_live()
-        await self.backend.close(Ending.TERMINATED)
-        await self.shells.close(Ending.TERMINATED)
+        await self.backend.close(Cause.TERMINATED)
+        await self.shells.close(Cause.TERMINATED)
         if not self._end_is_stored:  # else they were ended before, and another process may drive the session already
             await self._processes.end_own()
         self._budget.close()
@@ -527,16 +517,16 @@ class Session:
         )
 
     def _still_live(self) -> tuple[str, ...]:
-        if self._ending is Ending.LOST or self._end_is_stored:
+        if self._ending is Cause.LOST or self._end_is_stored:
             return ()
         try:
             return tuple(task.id for task in self.coordinator.live())
         except DatabaseError:
             return ()  # the store says itself that it cannot be read
 
-    def _ended_early(self) -> str | None:
+    def _ended_early(self) -> Cause | None:
         if self._end_is_stored:
             return None
         if self._ending is None and self._interrupts and not self.options.interactive:
-            return Ending.INTERRUPTED
+            return Cause.PERSON
         return self._ending

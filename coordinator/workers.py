@@ -3,7 +3,7 @@
 1. The run claims its task first; a task that was ended meanwhile never starts.
 2. The end is one transaction: status, event, notification. A worker that answered while a message for it came in is not
    at its end: the same transaction looks, and the run goes on with the message.
-3. There is one way to stop a run: `stop(reason)`. KILLED means that the task's end is stored already and only the
+3. There is one way to stop a run: `stop(cause)`. KILLED means that the task's end is stored already and only the
    partial text is to be added; any other reason leaves the task as it stands, to be taken over by a later owner. So
    does a failure of the store, which ends the session.
 4. What records the end is shielded: a cancellation that comes then waits for it.
@@ -33,6 +33,7 @@ from tasks import ledger, outbox, registry
 from tasks.errors import DatabaseError, Fenced
 from tasks.records import TaskRecord
 from tasks.states import TaskStatus
+from worker_agent.causes import Cause
 from worker_agent.context.injected import news
 from worker_agent.errors import AgentError
 from worker_agent.events import Event, ModelCalled, Result
@@ -40,7 +41,6 @@ from worker_agent.hooks import HookRunner
 from worker_agent.messages import Message, Usage, user
 from worker_agent.session.engine import QueryEngine
 
-KILLED = "killed"
 MAX_OBJECTIONS = 8  # of hooks to one task's end
 T = TypeVar("T")
 
@@ -109,16 +109,16 @@ class WorkerRun:
         self._tree: Worktree | None = None
         self._hooks: HookRunner  # from the preparation on
         self._objections = 0
-        self._stopping: str | None = None
+        self._stopping: Cause | None = None
         self._close: Callable[[], None] = lambda: None
 
     # ── from outside ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def stop(self, reason: str) -> None:
+    def stop(self, cause: Cause) -> None:
         if self._stopping is None:
-            self._stopping = reason
+            self._stopping = cause
             if self._engine is not None:
-                self._engine.interrupt(reason)
+                self._engine.interrupt(cause)
 
     def nudge(self) -> None:
         if self._inbox is not None:
@@ -314,7 +314,7 @@ class WorkerRun:
         self._tell_progress()
         if end is None:
             await self._end_shells(self._task_id)
-            if self._stopping == KILLED:
+            if self._stopping is Cause.KILLED:
                 await self._store.write(lambda conn: registry.attach_partial(conn, self._task_id, self._partial()))
                 await self._tell_end()
             return True

@@ -92,12 +92,28 @@ class ToolFinished:
     duration: float  # seconds
 
 
+class NoticeKind(StrEnum):
+    """What a `Notice` is about."""
+
+    API_RETRY = "api_retry"  # a try failed and another follows
+    API_ERROR = "api_error"  # an error that no recovery mended
+    MODEL_FALLBACK = "model_fallback"  # another model took over
+    STREAM_BROKEN = "stream_broken"  # an answer broke off after a tool had started; what was whole counts
+    EMPTY_ANSWER = "empty_answer"  # asked once more
+    OUTPUT_CAP = "output_cap"  # a smaller output cap is tried
+    COMPACTION = "compaction"
+    TOOL_USE_SUMMARY = "tool_use_summary"  # one line about what a turn's tools did
+    BUDGET = "budget"  # much of it is used
+    HOOK = "hook"  # what a hook said to the person
+    CONFIG = "config"  # what a file or flag means, or why it has no effect
+    COORDINATOR_FAILED = "coordinator_failed"  # its workers go on to their ends
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the person should know: `kind` is one of api_retry, model_fallback, compaction, collapse, hook,
-    tool_use_summary, budget, refusal, interrupted, config, interrupted_tools, coordinator_failed."""
+    """Something the person should know, in words and, where a program can use it, as `data`."""
 
-    kind: str
+    kind: NoticeKind
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
 

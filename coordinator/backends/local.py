@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from coordinator.slots import Slots
+from worker_agent.causes import Cause
 
 STOP_BOUND = 5.0  # seconds for a run to unwind before its task is cancelled
 
@@ -26,7 +27,7 @@ class Run(Protocol):
 
     async def run(self) -> None: ...
 
-    def stop(self, reason: str) -> None:
+    def stop(self, cause: Cause) -> None:
         """Ask it to end now."""
         ...
 
@@ -67,11 +68,11 @@ class LocalBackend:
         if task_id in self._runs:
             self._runs[task_id][0].nudge()
 
-    async def stop(self, task_id: str, reason: str) -> tuple[str, ...]:
+    async def stop(self, task_id: str, cause: Cause) -> tuple[str, ...]:
         if task_id not in self._runs:
             return ()
         run, task = self._runs[task_id]
-        run.stop(reason)
+        run.stop(cause)
         if task_id not in self._began:
             task.cancel()  # it waits for a slot: nothing is to be unwound
         done, _ = await asyncio.wait({task}, timeout=STOP_BOUND)
@@ -87,9 +88,9 @@ class LocalBackend:
     def running(self) -> tuple[str, ...]:
         return tuple(self._runs)
 
-    async def close(self, reason: str) -> None:
+    async def close(self, cause: Cause) -> None:
         self._closed = True
-        await asyncio.gather(*(self.stop(task_id, reason) for task_id in self.running()))
+        await asyncio.gather(*(self.stop(task_id, cause) for task_id in self.running()))
 
     async def _hold(self, task_id: str, run: Run) -> None:
         async with self._slots.slot():

@@ -17,14 +17,9 @@ from coordinator.cli.stream_json import StreamJson, init_line
 from coordinator.cli.terminal_text import literal, one_line
 from coordinator.observed import Observed, TaskChanged
 from coordinator.views import task_detail_json
-from worker_agent.events import MessageAdded, Notice, TextDelta, Tombstone
+from worker_agent.events import MessageAdded, Notice, NoticeKind, TextDelta, Tombstone
 
-TELLING = frozenset(
-    {
-        "api_retry", "budget", "compaction", "config", "coordinator_failed", "hook", "model_fallback", "refusal",
-        "tool_use_summary",
-    }
-)  # fmt: skip
+TELLING = frozenset(NoticeKind) - {NoticeKind.API_ERROR}  # that one the result tells
 FRAME = 0.125  # seconds between two frames at least
 ENDED = frozenset({"completed", "failed", "killed"})
 

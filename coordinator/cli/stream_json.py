@@ -94,7 +94,7 @@ class StreamJson:
             case MessageAdded(message) if message.kind == "boundary":
                 yield {"type": "system", "subtype": "compact_boundary", "compact_metadata": dict(message.data)}
             case Notice(kind, text, data):
-                yield {"type": "system", "subtype": kind, "text": text} | dict(data)
+                yield {"type": "system", "subtype": kind.value, "text": text} | dict(data)
             case Tombstone(message_id, reason):
                 yield {"type": "system", "subtype": "tombstone", "uuid": message_id, "reason": reason}
             case TextDelta(text) if self._partial:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.agent import FAST, Probe, collect, drive, engine
 from tests.support.fake_api import MODELS, FakeAPI, Gate, compaction, hold, http_error, message, text, thinking, tool_use
 from worker_agent import messages as m
+from worker_agent.causes import Cause
 from worker_agent.config import ContextSettings, Settings
 from worker_agent.context.rebuild import after_boundary
 from worker_agent.session.context import AgentContext
@@ -332,7 +333,7 @@ def test_an_interrupt_ends_a_compaction(tmp_path):
         running = asyncio.create_task(collect(subject, "go"))
         while not any("/" in (r.conversation or "") for r in api.requests):
             await asyncio.sleep(0.01)
-        subject.interrupt("user")
+        subject.interrupt(Cause.PERSON)
         run = await running
         await subject.params.client.close()
         return run

@@ -9,6 +9,7 @@ import pytest
 from tests.support.agent import Probe, collect, drive, engine
 from tests.support.fake_api import FakeAPI, Gate, hold, http_error, message, stall, text, tool_use
 from worker_agent import events as e
+from worker_agent.causes import Cause
 from worker_agent.config import RetrySettings, Settings
 from worker_agent.tools.builtin.bash import Bash
 
@@ -41,7 +42,7 @@ def test_before_the_first_byte_of_an_answer(tmp_path):
         subject = engine(api, tmp_path)
         running = asyncio.create_task(collect(subject, "hi"))
         await asyncio.to_thread(gate.wait_reached)
-        subject.interrupt("user")
+        subject.interrupt(Cause.PERSON)
         run = await running
         await subject.params.client.close()
         return run
@@ -57,7 +58,7 @@ def test_before_the_first_byte_of_an_answer(tmp_path):
 def test_between_the_results_and_the_next_call(tmp_path):
     def watch(event, subject):
         if isinstance(event, e.MessageAdded) and event.message.kind == "tool_results":
-            subject.interrupt("user")
+            subject.interrupt(Cause.PERSON)
 
     with FakeAPI([tool_use("Probe", {"n": 1})]) as api:
         run = drive(api, tmp=tmp_path, tools=[Probe()], watch=watch)
@@ -77,7 +78,7 @@ def test_a_shell_command_is_gone_with_all_its_processes(tmp_path, streaming):
         running = asyncio.create_task(collect(subject, "hi"))
         while not mark.exists() or len(mark.read_text().split()) < 3:
             await asyncio.sleep(0.01)
-        subject.interrupt("user")
+        subject.interrupt(Cause.PERSON)
         run = await running
         await subject.params.client.close()
         return run
@@ -97,7 +98,7 @@ def test_the_conversation_goes_on_after_an_interrupt(tmp_path):
 
     async def main(api):
         subject = engine(api, tmp_path, tools=[Probe()])
-        stop = lambda event: subject.interrupt("user") if isinstance(event, e.TextDelta) else None  # noqa: E731
+        stop = lambda event: subject.interrupt(Cause.PERSON) if isinstance(event, e.TextDelta) else None  # noqa: E731
         first = await collect(subject, "first", stop)
         second = await collect(subject, "second")
         await subject.params.client.close()

@@ -18,6 +18,7 @@ from tests.support.fake_api import (
     unknown_stop_reason,
 )
 from worker_agent import events as e
+from worker_agent.causes import Cause
 from worker_agent.config import ContextSettings, Settings
 from worker_agent.errors import TurnOver
 from worker_agent.loop.ports import StopVerdict
@@ -137,7 +138,7 @@ def test_aborted_streaming_keeps_the_partial_text_and_closes_the_connection(tmp_
         if isinstance(event, e.TextDelta):
             shown.append(event.text)
         if "".join(shown) == "Once upon":
-            subject.interrupt("the user stopped it")
+            subject.interrupt(Cause.PERSON)
 
     with FakeAPI([message(text("Once upon", gate, " a time"))]) as api:
         run = drive(api, tmp=tmp_path, watch=watch)
@@ -149,7 +150,7 @@ def test_aborted_streaming_keeps_the_partial_text_and_closes_the_connection(tmp_
     assert kinds == [
         ("prompt", "do it"),
         ("answer", "Once upon"),
-        ("meta", "[The answer was interrupted: the user stopped it]"),
+        ("meta", "[The answer was interrupted by the user.]"),
     ]
 
 
@@ -158,7 +159,7 @@ def test_aborted_streaming_answers_every_call_that_was_whole(tmp_path):
 
     def watch(event, subject):
         if isinstance(event, e.ToolFinished):
-            subject.interrupt("user")
+            subject.interrupt(Cause.PERSON)
 
     with FakeAPI([message(tool_use("Probe", {"n": 1}), text("and", gate, " more"))]) as api:
         run = drive(api, tmp=tmp_path, watch=watch, tools=[Probe()])
@@ -170,7 +171,7 @@ def test_aborted_streaming_answers_every_call_that_was_whole(tmp_path):
 def test_aborted_before_the_first_call(tmp_path):
     async def main(api):
         subject = engine(api, tmp_path)
-        subject.interrupt("too late")
+        subject.interrupt(Cause.PERSON)
         run = await collect(subject, "hi")
         await subject.params.client.close()
         return run
@@ -198,7 +199,7 @@ def test_aborted_tools_waits_for_what_runs_and_pairs_every_call(tmp_path):
             case e.ToolStarted():
                 seen.add(event.input["n"])
         if seen == {"answer", 1, 2}:
-            subject.interrupt("user")
+            subject.interrupt(Cause.PERSON)
 
     script = [message(tool_use("Probe", {"n": 1}), tool_use("Probe", {"n": 2}))]
     with FakeAPI(script) as api:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.unit.tools.kit import context_in
+from worker_agent.causes import Cause
 from worker_agent.config import ToolSettings
 from worker_agent.errors import ToolError, TurnOver
 from worker_agent.events import ToolFinished, ToolProgress, ToolStarted
@@ -200,7 +201,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         self.loop.run_until_complete(wait_a_little())
 
     @precondition(lambda self: self.over is None)
-    @rule(reason=st.sampled_from(["user", "kill", "timeout", "rain"]))
+    @rule(reason=st.sampled_from([*(cause.in_words for cause in Cause), "stopped: rain"]))
     def interrupt(self, reason: str) -> None:
         self.over = "interrupted"
         self.disk.set()

@@ -38,6 +38,7 @@ from tests.support.fake_api import (
     unknown_stop_reason,
 )
 from worker_agent import events as e
+from worker_agent.causes import Cause
 from worker_agent.config import Settings
 from worker_agent.errors import ToolError, TurnOver
 from worker_agent.loop.ports import StopVerdict
@@ -170,7 +171,7 @@ def check(script, looks, changes, hooks, interrupt_at, fallback, max_turns):
 
         def watch(_):
             if next(count) == interrupt_at:
-                subject.interrupt("user")
+                subject.interrupt(Cause.PERSON)
 
         async with asyncio.timeout(20):
             run = await collect(subject, "do it", watch)

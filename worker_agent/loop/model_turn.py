@@ -141,7 +141,7 @@ class ModelTurn:
                 return
             if self._try.executor.side_effects_started:
                 self.answer = replace(self._partial_answer(), error=error, side_effects=True)
-                yield e.Notice("stream_broken", f"the answer broke off after a tool had started: {error.message}")
+                yield e.Notice(e.NoticeKind.STREAM_BROKEN, f"the answer broke off after a tool had started: {error.message}")
                 return
             async for event in self._throw_away(error):
                 yield event
@@ -167,7 +167,7 @@ class ModelTurn:
                 await self._tell(call, transitions.last_report())
                 call.request = replace(call.request, tools_allowed=False)
             elif notice := call.reservation.notice:
-                yield e.Notice("budget", notice)
+                yield e.Notice(e.NoticeKind.BUDGET, notice)
                 await self._tell(call, transitions.budget_notice(notice))
             async for event in call.events():
                 for shown in (*self._take(event, call.request), *self.buffer.drain()):
@@ -239,7 +239,7 @@ class ModelTurn:
         """What to do after `error`, with every way guarded by a counter or a flag of this turn."""
         if error.kind is ErrorKind.EMPTY_ANSWER and not self._has_asked_again:
             self._has_asked_again = True
-            return _Mend(0.0, (e.Notice("empty_answer", "the answer was empty; asking once more"),))
+            return _Mend(0.0, (e.Notice(e.NoticeKind.EMPTY_ANSWER, "the answer was empty; asking once more"),))
         if error.kind is ErrorKind.AUTHENTICATION and not self._has_refreshed_credentials:
             self._has_refreshed_credentials = True
             return _Mend(0.0) if await self.params.client.refresh_credentials() else _Mend(None)
@@ -262,14 +262,16 @@ class ModelTurn:
             self.params.limiter.output_caps[self.model] = fits
         text = f"the output cap of {self._cap:,} tokens does not fit; trying {fits:,}"
         self._cap = fits
-        return _Mend(0.0, (e.Notice("output_cap", text),))
+        return _Mend(0.0, (e.Notice(e.NoticeKind.OUTPUT_CAP, text),))
 
     async def _fall_back(self) -> _Mend:
         before, self.model = self.model, self.params.fallback_model or self.model
         self.info = await self.params.client.model_info(self.model)
         self._cap, self._attempt, self.overloads.counter = self._first_cap(), 0, replace(self.overloads.counter, count=0)
         text = f"{before} is overloaded; {self.model} takes over"
-        return _Mend(0.0, (e.Notice("model_fallback", text, {"from": before, "to": self.model, "reason": "overloaded"}),))
+        return _Mend(
+            0.0, (e.Notice(e.NoticeKind.MODEL_FALLBACK, text, {"from": before, "to": self.model, "reason": "overloaded"}),)
+        )
 
     def _retry_notice(self, error: ModelError, delay: float) -> e.Notice:
         data = {
@@ -279,7 +281,7 @@ class ModelTurn:
             "error_status": error.status,
             "error": error.kind.value,
         }
-        return e.Notice("api_retry", f"{error.message}; trying again in {delay:.1f} s", data)
+        return e.Notice(e.NoticeKind.API_RETRY, f"{error.message}; trying again in {delay:.1f} s", data)
 
     def _deadline_left(self) -> float | None:
         deadline = self.params.deadline

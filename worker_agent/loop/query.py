@@ -109,7 +109,7 @@ class Pass:
             tracking = state.auto_compact_tracking.compacted()
             self.state = replace(state, messages=compacted.messages, auto_compact_tracking=tracking)
             text = f"the conversation of about {self.prepared.tokens:,} tokens was summarised"
-            yield e.Notice("compaction", text, {"trigger": "auto", "tokens_before": self.prepared.tokens})
+            yield e.Notice(e.NoticeKind.COMPACTION, text, {"trigger": "auto", "tokens_before": self.prepared.tokens})
         elif self.prepared.compact_failed:
             self.state = replace(state, auto_compact_tracking=state.auto_compact_tracking.failed())
 
@@ -127,7 +127,7 @@ class Pass:
         state = replace(self.state, model=turn.model, messages=(*self.state.messages, *turn.told))
         self.state = count_output(state, answer.usage.output)
         if line := await self._summary():
-            yield e.Notice("tool_use_summary", line)
+            yield e.Notice(e.NoticeKind.TOOL_USE_SUMMARY, line)
         verdict = decide(
             self.state,
             answer,
@@ -166,14 +166,15 @@ class Pass:
     async def _stop(self, verdict: Stop) -> AsyncIterator[e.Event]:
         """End without stop hooks. What is kept of the answer is stored with a result for every call in it."""
         tools = ToolTurn(self.params, self.state, self.turn)
-        why = self.params.abort.reason or (verdict.error.message if verdict.error else "the turn ended")
-        async for event in tools.break_off(why):
+        cause = self.params.abort.reason
+        words = cause.in_words if cause else f"stopped: {verdict.error.message if verdict.error else 'the turn ended'}"
+        async for event in tools.break_off(words):
             yield event
         if verdict.reason is TerminalReason.ABORTED_STREAMING:
             self.next = await interrupted(self.params, tools.state, verdict.reason)
             return
         if verdict.error is not None:
-            yield e.Notice("api_error", verdict.error.message, {"kind": verdict.error.kind.value})
+            yield e.Notice(e.NoticeKind.API_ERROR, verdict.error.message, {"kind": verdict.error.kind.value})
             if verdict.reason is TerminalReason.PROMPT_TOO_LONG:
                 self.next = self._ended_too_long(verdict.reason, verdict.error)
                 return
@@ -232,12 +233,12 @@ class Pass:
             self.next = await interrupted(params, self.state, TerminalReason.ABORTED_STREAMING)
             return
         if compacted is None:
-            yield e.Notice("api_error", error.message, {"kind": error.kind.value})
+            yield e.Notice(e.NoticeKind.API_ERROR, error.message, {"kind": error.kind.value})
             too_long = reason is TerminalReason.PROMPT_TOO_LONG
             self.next = self._ended_too_long(reason, error) if too_long else ended(self.state, reason, error=error)
             return
         await params.journal.append(compacted.added)
-        yield e.Notice("compaction", f"{error.message}; the conversation was summarised", {"trigger": trigger})
+        yield e.Notice(e.NoticeKind.COMPACTION, f"{error.message}; the conversation was summarised", {"trigger": trigger})
         self.next = transitions.reactive_compact_retry(self.state, compacted)
 
     async def _keep(self, message: Message | None) -> Sequence[e.Event]:

@@ -71,14 +71,16 @@ def ended(state: State, reason: TerminalReason, *, error: ModelError | None = No
 
 
 INTERRUPTED = {
-    TerminalReason.ABORTED_STREAMING: "[The answer was interrupted: {reason}]",
-    TerminalReason.ABORTED_TOOLS: "[The tools were interrupted: {reason}]",
+    TerminalReason.ABORTED_STREAMING: "[The answer was {words}.]",
+    TerminalReason.ABORTED_TOOLS: "[The tools were {words}.]",
 }
 
 
 async def interrupted(params: QueryParams, state: State, reason: TerminalReason) -> Terminal:
-    """The end after an interrupt: one message says whether the answer or the tools were stopped, and by what."""
-    why = params.abort.reason or "interrupted"
-    message = m.user(INTERRUPTED[reason].format(reason=why), kind="meta", meta=True, data={"reason": reason.value})
+    """The end after an interrupt: one message says whether the answer or the tools were stopped, and by whom."""
+    cause = params.abort.reason
+    assert cause is not None, "asked after an interrupt only"
+    text = INTERRUPTED[reason].format(words=cause.in_words)
+    message = m.user(text, kind="meta", meta=True, data={"reason": reason.value, "cause": cause.value})
     await params.journal.append((message,))
-    return ended(replace(state, messages=(*state.messages, message)), reason, detail=why)
+    return ended(replace(state, messages=(*state.messages, message)), reason, detail=cause.to_person)

@@ -49,12 +49,12 @@ class ToolTurn:
         else:
             self.next = await self._next_turn()
 
-    async def break_off(self, why: str) -> AsyncIterator[e.Event]:
-        """The turn ends with the answer: store what is kept of it, its calls answered as interrupted."""
+    async def break_off(self, words: str) -> AsyncIterator[e.Event]:
+        """The turn ends with the answer: store what is kept of it, its calls answered as interrupted: `words` complete "This call was …"."""
         async for event in self._store_answer():
             yield event
         if self.turn.answer.calls and self.turn.answer.message is not None:
-            self.outcomes = await self.turn.executor.interrupt(why)
+            self.outcomes = await self.turn.executor.interrupt(words)
             for event in self.turn.buffer.drain():
                 yield event
             async for event in self._store_results(self.outcomes):
@@ -83,9 +83,11 @@ class ToolTurn:
                 for event in buffer.drain():
                     yield event
             self.outcomes = results.result()
-        except Interrupted as reason:
+        except Interrupted:
             self._aborted = True
-            self.outcomes = await executor.interrupt(str(reason))
+            cause = self.params.abort.reason
+            assert cause is not None
+            self.outcomes = await executor.interrupt(cause.in_words)
         finally:
             results.cancel()
             await asyncio.wait((results,))

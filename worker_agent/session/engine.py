@@ -16,8 +16,9 @@ from worker_agent import events as e
 from worker_agent import messages as m
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
+from worker_agent.causes import Cause
 from worker_agent.config import Clock, Settings, SystemClock
-from worker_agent.errors import ModelError
+from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.params import QueryParams
 from worker_agent.loop.ports import AttachmentSource, Budget, ContextPort, Inbox, Journal, NoAttachments, Nothing, StopHooks
 from worker_agent.loop.query import query
@@ -30,7 +31,6 @@ from worker_agent.tools.base import AbortSignal, ToolContext
 from worker_agent.tools.registry import ToolRegistry
 
 MAX_SCHEMA_TRIES = 5
-OUT_OF_MONEY = "budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,9 @@ class QueryEngine:
         self.model = params.model
         self._abort = AbortSignal()
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, cause: Cause) -> None:
         """Stop what runs now; the running `submit_message` ends with its `Result`."""
-        self._abort.set(reason)
+        self._abort.set(cause)
 
     async def close(self) -> None:
         """End what still works in the background for this agent, and let its conversation go: nothing is submitted after
@@ -140,7 +140,7 @@ class QueryEngine:
             self.turns += 1
         limit = self.params.max_budget_usd
         if limit is not None and (self.usage.cost_usd or 0.0) >= limit:
-            self._abort.set(OUT_OF_MONEY)
+            self._abort.set(Cause.BUDGET)
 
     def _query_params(self, budget: int | None) -> QueryParams:
         p = self.params
@@ -192,7 +192,8 @@ class QueryEngine:
                 info = await self.params.client.model_info(self.model)
                 compacted = await self.params.context.compact(self.messages, info, "manual", command.arguments)
                 if compacted is None:
-                    return self._plain_result("There was nothing to summarise, or the summary failed.")
+                    text = "There was nothing to summarise, or the summary failed."
+                    return self._make_result(text=text, reason=TerminalReason.COMPLETED.value, is_error=True, error=text)
                 await self.params.journal.append(compacted.added)
                 self.messages = compacted.messages
                 return self._plain_result("The conversation was summarised.")
@@ -218,8 +219,8 @@ class QueryEngine:
         if salvaged:
             text = _last_real_text(self.messages)
         reason: str = terminal.reason.value
-        if self._abort.reason == OUT_OF_MONEY or (terminal.error and terminal.error.kind == OUT_OF_MONEY):
-            reason = OUT_OF_MONEY
+        if self._abort.reason is Cause.BUDGET or (terminal.error and terminal.error.kind is ErrorKind.BUDGET):
+            reason = Cause.BUDGET.value
         elif schema_problem is not None:
             reason = "schema"
         error = schema_problem or terminal.detail or (terminal.error.message if terminal.error else None)

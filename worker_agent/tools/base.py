@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from worker_agent.causes import Cause
 from worker_agent.config import Clock, SystemClock, ToolSettings
 from worker_agent.events import PermissionDenial
 from worker_agent.messages import Block
@@ -272,10 +273,10 @@ class AbortSignal:
     """A wish to stop, with its reason. Set once; the first reason stays. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self.reason: str | None = None
+        self.reason: Cause | None = None
         self._waiting: set[asyncio.Task[Any]] = set()
 
-    def set(self, reason: str) -> None:
+    def set(self, reason: Cause) -> None:
         if self.reason is None:
             self.reason = reason
             for task in self._waiting:

@@ -51,15 +51,6 @@ MOVES: dict[CallState, frozenset[CallState]] = {
     CallState.DISCARDED: frozenset(),
 }
 
-_WHO = {
-    "user": "interrupted by the user",
-    "kill": "interrupted: the task was killed",
-    "killed": "interrupted: the task was killed",
-    "timeout": "interrupted: the time limit ran out",
-    "terminate": "interrupted: the program is being ended",
-    "shutdown": "interrupted: the program is being ended",
-}
-
 
 class IllegalMove(Exception):
     """A call was to make a move that `MOVES` does not have."""
@@ -182,11 +173,10 @@ class StreamingToolExecutor:
         """The outcomes of all calls added, in the order asked, when all are there."""
         return [outcome async for outcome in self.outcomes()]
 
-    async def interrupt(self, reason: str) -> list[ToolOutcome]:
-        """End all calls: cancel what runs, wait for it, and give every call's outcome, in the order asked. `reason` is
-        `user`, `kill`, `timeout`, `shutdown`, or words of its own."""
+    async def interrupt(self, words: str) -> list[ToolOutcome]:
+        """End all calls: cancel what runs, wait for it, and give every call's outcome, in the order asked. `words` say
+        what happened to them, as `Cause.in_words` does: they complete "This call was …"."""
         self._closed = True
-        words = _WHO.get(reason, f"interrupted: {reason}")
         await self._cancel_all()
         for call in self._calls:
             self._end_synthetic(call, words)

@@ -19,6 +19,7 @@ from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import find_session
 from coordinator.options import RunOptions
 from tasks.records import SessionRecord
+from worker_agent.events import Result
 
 
 @click.command("compact", help="Summarise the coordinator's conversation of a session that nobody drives.")
@@ -34,9 +35,9 @@ def compact(cli: Context, session_id: str, instructions: str, model: str | None)
     check(options)
     cli.close_database()
     result = asyncio.run(_compact(options, instructions))
-    if "was summarised" not in result:
-        raise Failure(result)
-    cli.console.note(result)
+    if result.is_error:
+        raise Failure(result.text)
+    cli.console.note(result.text)
 
 
 def _as_before(cli: Context, session: SessionRecord) -> RunOptions:
@@ -49,7 +50,7 @@ def _as_before(cli: Context, session: SessionRecord) -> RunOptions:
     )
 
 
-async def _compact(options: RunOptions, instructions: str) -> str:
+async def _compact(options: RunOptions, instructions: str) -> Result:
     from coordinator.app import compact_session
 
-    return (await compact_session(options, instructions, lambda observed: None)).text
+    return await compact_session(options, instructions, lambda observed: None)

@@ -7,6 +7,7 @@ import asyncio
 from coordinator.backends import local
 from coordinator.backends.local import LocalBackend
 from coordinator.slots import Slots
+from worker_agent.causes import Cause
 
 
 class FakeRun:
@@ -59,7 +60,7 @@ def test_spawning_twice_runs_once_and_the_order_is_kept() -> None:
         await settle()
         rig.runs["a"].done.set()
         await settle()
-        await rig.backend.stop("b", "killed")
+        await rig.backend.stop("b", Cause.KILLED)
         await settle()
         assert rig.backend.running() == () and rig.slots.used == 0
         assert sorted(line for line in rig.log if line.startswith("left")) == ["left a", "left b"]
@@ -74,7 +75,7 @@ def test_a_waiting_task_that_is_stopped_never_starts() -> None:
         await rig.backend.spawn("a")
         await rig.backend.spawn("b")
         await settle()
-        assert await rig.backend.stop("b", "killed") == ()
+        assert await rig.backend.stop("b", Cause.KILLED) == ()
         await rig.backend.close("terminated")
         return rig.log
 
@@ -99,7 +100,7 @@ def test_a_run_that_does_not_answer_is_cancelled_after_its_bound_and_its_slot_is
         rig = Rig(1, stubborn=("a",))
         await rig.backend.spawn("a")
         await settle()
-        survivors = await rig.backend.stop("a", "killed")
+        survivors = await rig.backend.stop("a", Cause.KILLED)
         return survivors, rig.slots.used
 
     assert asyncio.run(scenario()) == (("1234 (sleep)",), 0)
@@ -112,7 +113,7 @@ def test_a_nudge_reaches_the_run_and_one_for_nobody_is_nothing() -> None:
         await settle()
         await rig.backend.nudge("a")
         await rig.backend.nudge("nobody")
-        assert await rig.backend.stop("nobody", "killed") == ()
+        assert await rig.backend.stop("nobody", Cause.KILLED) == ()
         nudges = rig.runs["a"].nudges
         await rig.backend.close("terminated")
         return nudges

@@ -12,6 +12,7 @@ from coordinator.agents import prompt_text
 from coordinator.exit_codes import ExitCode, exit_code, subtype
 from coordinator.paths import Paths
 from coordinator.results import Closing
+from worker_agent.causes import Cause
 from worker_agent.config import Settings
 from worker_agent.context.injected import news, system_context
 from worker_agent.events import Result
@@ -98,10 +99,12 @@ def result(**changes) -> Result:
 
 
 def test_a_time_limit_is_told_apart_by_what_was_under_way() -> None:
-    assert closing(ending="timeout", live=("a1",)).reason == "live_workers"
-    assert closing(ending="timeout", live=("a1",), in_turn=True).reason == "timeout"
-    assert closing(ending="timeout").reason == "timeout"
-    assert closing(ending="timeout", live=("a1", "a2"), result=result(reason="aborted_streaming", error="timeout")).errors == [
+    assert closing(ending=Cause.TIMEOUT, live=("a1",)).reason == "live_workers"
+    assert closing(ending=Cause.TIMEOUT, live=("a1",), in_turn=True).reason == "timeout"
+    assert closing(ending=Cause.TIMEOUT).reason == "timeout"
+    assert closing(
+        ending=Cause.TIMEOUT, live=("a1", "a2"), result=result(reason="aborted_streaming", error="timeout")
+    ).errors == [
         "the time limit of the run is reached",
         "tasks that still ran: a1, a2",
     ]
@@ -127,7 +130,7 @@ def test_a_run_whose_tasks_the_budget_ended_failed_by_the_budget_unless_it_faile
     spent = closing(result=good, over_budget=("a1",))
     assert (spent.reason, spent.is_error) == ("budget", True) and "a1" in spent.errors[0]
     assert closing(result=bad, over_budget=("a1",)).reason == "completed"
-    assert closing(result=good, ending="timeout", over_budget=("a1",)).reason == "timeout"
+    assert closing(result=good, ending=Cause.TIMEOUT, over_budget=("a1",)).reason == "timeout"
 
 
 def test_everything_lies_under_the_home_that_settings_name(tmp_path: Path) -> None:

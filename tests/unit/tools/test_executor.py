@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.tools.kit import Held, Policy, context_in, settle, use
+from worker_agent.causes import Cause
 from worker_agent.config import ToolSettings
 from worker_agent.errors import ToolError
 from worker_agent.events import ToolFinished, ToolProgress, ToolStarted
@@ -377,7 +378,7 @@ def test_an_interrupt_cancels_and_awaits_what_runs_and_answers_for_every_call(tm
         bench.add("Safe", 3)
         bench.safe.release(0)
         await settle()
-        outcomes = await bench.executor.interrupt("user")
+        outcomes = await bench.executor.interrupt(Cause.PERSON.in_words)
         assert [o.tool_use_id for o in outcomes] == ["safe0", "safe1", "writes2", "safe3"]
         assert [o.synthetic for o in outcomes] == [False, True, True, True]
         assert texts(outcomes)[0] == "result 0" and all("interrupted by the user" in t for t in texts(outcomes)[1:])
@@ -392,10 +393,10 @@ def test_an_interrupt_cancels_and_awaits_what_runs_and_answers_for_every_call(tm
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("user", "by the user"),
-        ("kill", "the task was killed"),
-        ("timeout", "the time limit ran out"),
-        ("a flood", "a flood"),
+        (Cause.PERSON.in_words, "interrupted by the user while it ran"),
+        (Cause.KILLED.in_words, "interrupted by a kill of the task while it ran"),
+        (Cause.TIMEOUT.in_words, "interrupted by the time limit while it ran"),
+        ("stopped: a flood", "a flood"),
     ],
 )
 def test_effects_of_an_interrupted_call_that_had_begun_are_unknown(tmp_path: Path, reason: str, words: str) -> None:
@@ -413,7 +414,7 @@ def test_effects_of_an_interrupted_call_that_had_begun_are_unknown(tmp_path: Pat
 def test_what_comes_after_an_interrupt_does_not_start_and_is_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(tmp_path)
-        await bench.executor.interrupt("user")
+        await bench.executor.interrupt(Cause.PERSON.in_words)
         bench.add("Writes", 0)
         await settle()
         (outcome,) = await bench.executor.results()
@@ -440,7 +441,7 @@ def test_a_tool_that_ignores_cancellation_is_abandoned_within_the_bound(tmp_path
         bench.add("Safe", 1)
         await settle()
         begun = time.monotonic()
-        outcomes = await bench.executor.interrupt("kill")
+        outcomes = await bench.executor.interrupt(Cause.KILLED.in_words)
         assert time.monotonic() - begun < 1
         assert "effects are unknown" in texts(outcomes)[0] and len(outcomes) == 2
         before = list(bench.events)
@@ -464,7 +465,7 @@ def test_an_outcome_that_is_being_stored_when_the_interrupt_comes_is_kept_and_st
         bench.add("Safe", 0)
         bench.safe.release(0)
         await settle()
-        interrupting = asyncio.create_task(bench.executor.interrupt("user"))
+        interrupting = asyncio.create_task(bench.executor.interrupt(Cause.PERSON.in_words))
         await settle()
         disk.set()
         (outcome,) = await interrupting
@@ -479,7 +480,7 @@ def test_results_that_wait_are_woken_by_an_interrupt(tmp_path: Path) -> None:
         bench.add("Safe", 0)
         results = asyncio.create_task(bench.executor.results())
         await settle()
-        outcomes = await bench.executor.interrupt("user")
+        outcomes = await bench.executor.interrupt(Cause.PERSON.in_words)
         assert await results == outcomes
 
     play(scenario())
@@ -527,7 +528,7 @@ def test_discarding_cancels_awaits_and_gives_nothing_more(tmp_path: Path) -> Non
         before = list(bench.events)
         await bench.executor.discard()
         assert bench.running == [] and bench.events == before
-        assert await bench.executor.results() == [] and await bench.executor.interrupt("user") == []
+        assert await bench.executor.results() == [] and await bench.executor.interrupt(Cause.PERSON.in_words) == []
         assert set(bench.executor.states.values()) == {CallState.DISCARDED}
 
     play(scenario())
@@ -595,7 +596,7 @@ def test_a_call_that_waits_to_run_alone_can_be_interrupted(tmp_path: Path) -> No
         bench.add("ByNumber", 0)
         bench.add("ByNumber", 1)
         await settle()
-        outcomes = await bench.executor.interrupt("user")
+        outcomes = await bench.executor.interrupt(Cause.PERSON.in_words)
         assert [o.synthetic for o in outcomes] == [True, True] and "no effect" in texts(outcomes)[1]
 
     play(scenario())

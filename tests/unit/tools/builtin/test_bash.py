@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.tools.kit import Policy, context_in, use
+from worker_agent.causes import Cause
 from worker_agent.config import ToolSettings, tool_environment
 from worker_agent.events import ToolProgress
 from worker_agent.process import TASK_MARKER, end_tree, find_tree
@@ -160,7 +161,7 @@ def test_an_interrupt_ends_the_tree_before_it_answers(context: ToolContext) -> N
         executor = StreamingToolExecutor(ToolRegistry([BASH]), context)
         executor.add_tool(use("tu_1", "Bash", command="trap '' TERM; setsid sleep 300 & sleep 300"))
         await begun.wait()
-        (outcome,) = await executor.interrupt("kill")
+        (outcome,) = await executor.interrupt(Cause.KILLED.in_words)
         assert outcome.synthetic and "effects are unknown" in text(outcome)
         assert find_tree(None, None, context.task_id) == []
         assert asyncio.all_tasks() == {asyncio.current_task()}
