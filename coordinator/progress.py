@@ -24,7 +24,7 @@ Price = Callable[[str, Usage], float | None]
 
 @dataclass(slots=True)
 class Progress:
-    """`texts` are what the model said in this run, for a partial result."""
+    """`activities` are the last tools, in words; `texts` what the model said in this run, for a partial result."""
 
     price: Price
     tool_uses: int = 0
@@ -47,7 +47,6 @@ class Progress:
                 self._count(event)
             case MessageAdded(message=message) if message.kind == "answer" and message.text.strip():
                 self.texts.append(message.text.strip())
-                self.activities.append(message.text.strip().splitlines()[0][:LONGEST_ACTIVITY])
             case _:
                 return False
         return True

@@ -333,7 +333,7 @@ class Session:
         """One run of the coordinator's loop."""
         self._is_verified = self._is_shaped = False
         limit = self.options.max_turns
-        with_limits(self.engine, max_turns=None if limit is None else max(0, limit - self._turns))
+        with_limits(self.engine, max_turns=None if limit is None else max(0, limit - self.engine.tool_turns))
         return await self._submit(prompt)
 
     async def _submit(self, prompt: Message | str | None) -> Result:

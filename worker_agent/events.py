@@ -61,6 +61,14 @@ class MessageAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class TransitionTaken:
+    """The loop goes round again, and why: a `ContinueReason` (see `loop/state.py`). What was added to the conversation
+    on the way, such as a hook's feedback, came before as `MessageAdded`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tombstone:
     """A message or partial text already shown does not count any more."""
 
@@ -147,6 +155,7 @@ class Result:
     error_kind: str | None = None
     retryable: bool = False
     structured: Any = None
+    transitions: tuple[str, ...] = ()  # the ways back to the top taken, in order; `next_turn` left out
     salvaged: bool = False  # the last answer was empty; `text` is the last real text
 
 
@@ -156,6 +165,7 @@ Event = (
     | TextDelta
     | ThinkingDelta
     | MessageAdded
+    | TransitionTaken
     | Tombstone
     | ToolStarted
     | ToolProgress

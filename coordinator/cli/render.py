@@ -343,9 +343,10 @@ def task_line(task: Json) -> Line:
     )
 
 
-def run_lines(head: str, tasks: Sequence[Json], said: str, width: int, height: int) -> list[Line]:
-    """The live view of a run: what it is, its tasks as far as they fit, the last words of the coordinator."""
-    room = max(1, height - 3)
+def run_lines(head: str, tasks: Sequence[Json], said: str, width: int, height: int, told: Sequence[str] = ()) -> list[Line]:
+    """The live view of a run: what it is, its tasks as far as they fit, what a person was told last, a line each, and
+    the last words of the coordinator."""
+    room = max(1, height - 3 - len(told))
     ordered = sorted(tasks, key=lambda task: ORDER.get(task["status"], 9)) if len(tasks) > room else list(tasks)
     lines: list[Line] = [_fit((Piece(head, "bold"),), width)]
     for i, task in enumerate(ordered[:room]):
@@ -353,6 +354,7 @@ def run_lines(head: str, tasks: Sequence[Json], said: str, width: int, height: i
         lines.append(_fit((Piece(branch, "dim"), *task_line(task)), width))
     if len(ordered) > room:
         lines.append((Piece(f"   … {len(ordered) - room} more"),))
+    lines += [(Piece(cut(one_line(each), width), "dim"),) for each in told]
     if said:
         lines.append((Piece(cut(one_line(said), width), "italic"),))
     return lines

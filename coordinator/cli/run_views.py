@@ -7,6 +7,7 @@ to draw and nothing else; drawing is in `render.py`, lines of stream-json in `st
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from coordinator.views import task_detail_json
 from worker_agent.events import MessageAdded, Notice, NoticeKind, TextDelta, Tombstone
 
 TELLING = frozenset(NoticeKind) - {NoticeKind.API_ERROR}  # that one the result tells
+TOLD = 3  # notices that stay in the live view, each until newer ones take its line
 FRAME = 0.125  # seconds between two frames at least
 ENDED = frozenset({"completed", "failed", "killed"})
 
@@ -182,6 +184,7 @@ class LiveView(Still):
         self._tasks: dict[str, Mapping[str, Any]] = {}
         self._head = ""
         self._said = ""
+        self._told: deque[str] = deque(maxlen=TOLD)
         self._drawn = 0.0
         self._region: Region | None = None
 
@@ -206,7 +209,7 @@ class LiveView(Still):
             case MessageAdded() | Tombstone() if observed.task_id is None:
                 self._said = ""
             case Notice(kind, text) if kind in TELLING:
-                self._said = text
+                self._told.append(f"{observed.task_id}: {text}" if observed.task_id else text)
             case _:
                 return
         self.tick()
@@ -219,7 +222,7 @@ class LiveView(Still):
         size = self._console.size
         tasks = [_aged(task) for task in self._tasks.values()]
         last = self._said.rsplit("\n", 1)[-1]
-        self._region.draw(render.run_lines(self._head, tasks, last, *size))
+        self._region.draw(render.run_lines(self._head, tasks, last, *size, told=tuple(self._told)))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         self.pause()

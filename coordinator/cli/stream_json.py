@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from worker_agent.events import Event, MessageAdded, Notice, TextDelta, ThinkingDelta, Tombstone, ToolProgress
+from worker_agent.events import Event, MessageAdded, Notice, TextDelta, ThinkingDelta, Tombstone, ToolProgress, TransitionTaken
 from worker_agent.messages import WIRE_KINDS, Message
 
 Line = dict[str, Any]
@@ -93,6 +93,8 @@ class StreamJson:
                 yield _assistant(message) if message.role == "assistant" else _user(message)
             case MessageAdded(message) if message.kind == "boundary":
                 yield {"type": "system", "subtype": "compact_boundary", "compact_metadata": dict(message.data)}
+            case TransitionTaken(reason):
+                yield {"type": "system", "subtype": "transition", "reason": reason}
             case Notice(kind, text, data):
                 yield {"type": "system", "subtype": kind.value, "text": text} | dict(data)
             case Tombstone(message_id, reason):

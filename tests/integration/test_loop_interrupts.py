@@ -28,7 +28,7 @@ def paired(messages):
 def test_while_a_retry_is_waited_for(tmp_path):
     def watch(event, subject):
         if isinstance(event, e.Notice) and event.kind == "api_retry":
-            asyncio.get_running_loop().call_soon(subject.interrupt, "user")
+            asyncio.get_running_loop().call_soon(subject.interrupt, Cause.PERSON)
 
     with FakeAPI([http_error(500, "api_error", "oops")]) as api:
         run = drive(api, tmp=tmp_path, settings=SLOW_RETRY, watch=watch)

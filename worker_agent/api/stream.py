@@ -7,7 +7,8 @@ Rules of this file:
    stop reasons pass harmlessly, unknown blocks are kept verbatim to be sent back.
 3. Strict in what may run: the JSON of a tool's input is parsed as a whole when its block closes, and anything but an
    object is invalid, said in words. The SDK's accumulator takes cut JSON as whole; this is why it is not used.
-4. An answer is whole after `message_stop` with a stop reason, and not before: all else is `STREAM_BROKEN`.
+4. An answer is whole after `message_stop` with a stop reason, and not before: all else is `STREAM_BROKEN`. Text counts
+   in a whole answer, also where its block was never closed.
 5. Pings prove that the connection lives, not that the model does: they do not reset the watchdog; thinking does.
 
 The splitter works on whole chunks of bytes, about three times cheaper for a turn than decoding line by line.
@@ -269,12 +270,19 @@ class Folder:
         if not self._stop_reason:
             self._broken("it gave no stop reason")
         self.finished = True
-        cut = [self._close(opened)[0] for _, opened in sorted(self._open.items())]
-        return [Finished(self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details, self._edits)]
+        left = sorted(self._open.items())
+        whole = [(index, opened) for index, opened in left if opened.start["type"] == "text" and any(opened.text)]
+        closed = [BlockClosed(index, self._close(opened)[0]) for index, opened in whole]
+        cut = [self._close(opened)[0] for _, opened in left if opened.start["type"] != "text"]
+        return [
+            *closed,
+            Finished(self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details, self._edits),
+        ]
 
     def _take_usage(self, usage: Any) -> None:
-        """Usage is cumulative: what a later event names overwrites, what it leaves out or nulls stays."""
-        self._usage.update((k, v) for k, v in _mapping(usage).items() if v is not None)
+        """Usage is cumulative: what a later event names overwrites; what it leaves out, nulls or sets to nothing stays
+        as it was known."""
+        _overwrite(self._usage, _mapping(usage))
 
 
 _HANDLERS: Mapping[str, Callable[[Folder, WireEvent], list[ModelEvent]]] = {
@@ -290,6 +298,15 @@ _HANDLERS: Mapping[str, Callable[[Folder, WireEvent], list[ModelEvent]]] = {
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _overwrite(known: dict[str, Any], news: Mapping[str, Any]) -> None:
+    for name, value in news.items():
+        if isinstance(value, dict) and isinstance(known.get(name), dict):
+            known[name] = dict(known[name])
+            _overwrite(known[name], value)
+        elif value or name not in known:
+            known[name] = value
 
 
 def _text(delta: Mapping[str, Any], name: str) -> str:

@@ -38,22 +38,36 @@ from worker_agent.messages import Block, Message, Usage, new_message_id
 from worker_agent.tools.base import Interrupted, ToolOutcome
 from worker_agent.tools.executor import StreamingToolExecutor
 
+FALLBACK_HOLDS = 600.0  # seconds
 ASKS_AGAIN = frozenset({"end_turn", "stop_sequence", "tool_use"})
 
 
 @dataclass(slots=True)
 class Overloads:
-    """What lasts over the turns of one run: overload answers in a row on the main model, and for a fallback the
-    messages of other models without their thinking, made once so that they stay the same objects."""
+    """What lasts over the turns and prompts of one agent: overload answers in a row on the main model, which fallback
+    took over and until when (`clock.monotonic()`), and the messages of other models without their thinking, made once
+    so that they stay the same objects."""
 
     counter: OverloadCounter
+    fallback: str | None = None
+    until: float = 0.0
     _stripped: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+
+    def model(self, main: str, now: float) -> str:
+        """The one to begin a prompt with: a fallback that took over holds for a while, then the main model is tried."""
+        if self.fallback is not None and now >= self.until:
+            self.fallback = None
+        return self.fallback or main
+
+    def took_over(self, model: str, now: float) -> None:
+        self.counter = replace(self.counter, count=0)
+        self.fallback, self.until = model, now + FALLBACK_HOLDS
 
     def without_foreign_thinking(self, view: tuple[Message, ...], model: str) -> tuple[Message, ...]:
         return tuple(kept for message in view for kept in self._for(message, model))
 
     def _for(self, message: Message, model: str) -> tuple[Message, ...]:
-        if message.role != "assistant" or message.model == model:
+        if message.role != "assistant" or message.model in (None, model):
             return (message,)
         if message.id not in self._stripped:
             self._stripped[message.id] = strip_thinking((message,))
@@ -69,7 +83,7 @@ class Try:
     call: Call | None = None  # None until its budget is held
     closed: list[Block] = field(default_factory=list)
     calls: int = 0
-    open_text: dict[int, str] = field(default_factory=dict)
+    open_text: dict[int, list[str]] = field(default_factory=dict)  # pieces: joined once, else it takes quadratic time
     unreadable: tuple[Block, str] | None = None  # the last block, if it is a call whose JSON cannot be read, and why
     shown: bool = False
     last_call: bool = False
@@ -184,7 +198,7 @@ class ModelTurn:
         current = self._try
         match event:
             case TextPiece():
-                current.open_text[event.index] = current.open_text.get(event.index, "") + event.text
+                current.open_text.setdefault(event.index, []).append(event.text)
                 current.shown = True
                 return [e.TextDelta(event.text)]
             case ThinkingPiece():
@@ -267,7 +281,8 @@ class ModelTurn:
     async def _fall_back(self) -> _Mend:
         before, self.model = self.model, self.params.fallback_model or self.model
         self.info = await self.params.client.model_info(self.model)
-        self._cap, self._attempt, self.overloads.counter = self._first_cap(), 0, replace(self.overloads.counter, count=0)
+        self._cap, self._attempt = self._first_cap(), 0
+        self.overloads.took_over(self.model, self.params.clock.monotonic())
         text = f"{before} is overloaded; {self.model} takes over"
         return _Mend(
             0.0, (e.Notice(e.NoticeKind.MODEL_FALLBACK, text, {"from": before, "to": self.model, "reason": "overloaded"}),)
@@ -306,9 +321,7 @@ class ModelTurn:
         return min(cap, self.info.max_output, self.params.limiter.output_caps.get(self.model, cap))
 
     def _request(self) -> ModelRequest:
-        view = self.prepared.view
-        if self.model != self.params.model:
-            view = self.overloads.without_foreign_thinking(view, self.model)
+        view = self.overloads.without_foreign_thinking(self.prepared.view, self.model)
         view = with_user_context((*view, *self.told), self.params.user_context)
         return ModelRequest(
             model=self.model,
@@ -353,7 +366,7 @@ class ModelTurn:
         self._add_unreadable()
         blocks = list(self._try.closed)
         if aborted is not None:
-            blocks += [m.text_block(text) for _, text in sorted(self._try.open_text.items()) if text]
+            blocks += [m.text_block(text) for _, pieces in sorted(self._try.open_text.items()) if (text := "".join(pieces))]
         return self._answer(blocks, aborted=aborted)
 
     def _answer(self, blocks: list[Block], **fields: Any) -> Answer:

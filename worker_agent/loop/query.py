@@ -35,22 +35,33 @@ COMPACTED_FOR = {
 }
 
 
-async def query(params: QueryParams) -> AsyncIterator[e.Event | Terminal]:
-    """Run the loop. Yields events and, last, exactly one `Terminal`.
+async def query(params: QueryParams, overloads: Overloads | None = None) -> AsyncIterator[e.Event | Terminal]:
+    """Run the loop. Yields events and, last, exactly one `Terminal`. `overloads` is what the agent's prompts before
+    this one left.
 
     Raises only what is no part of the conversation: a journal that refuses (this process does not own the agent any
     more), or the cancellation of the caller; whatever was begun is ended first."""
-    state = State(messages=params.messages, tool_context=params.tool_context, model=params.model)
-    overloads = Overloads(OverloadCounter(params.settings.retry.overloads_before_fallback))
+    overloads = overloads or Overloads(OverloadCounter(params.settings.retry.overloads_before_fallback))
+    model = overloads.model(params.model, params.clock.monotonic())
+    state = State(messages=params.messages, tool_context=params.tool_context, model=model)
+    shown = {message.id for message in params.messages}
     try:
         while True:
             one_pass = Pass(params, state, overloads)
             async for event in one_pass.run():
+                if isinstance(event, e.MessageAdded):
+                    shown.add(event.message.id)
                 yield event
+            for message in one_pass.next.messages:  # what the loop itself said, what was attached, what a compaction made
+                if message.id not in shown:
+                    shown.add(message.id)
+                    yield e.MessageAdded(message)
             if isinstance(one_pass.next, Terminal):
                 yield one_pass.next
                 return
             state = one_pass.next
+            assert state.transition is not None, "every way back to the top says why"
+            yield e.TransitionTaken(state.transition.value)
     finally:
         await _cancelled(state.pending_tool_use_summary)
 
@@ -92,7 +103,7 @@ class Pass:
         params, state = self.params, self.state
         if params.max_turns is not None and state.turn_count > params.max_turns:
             detail = f"the limit of {params.max_turns} turns is reached"
-            self.next = ended(replace(state, turn_count=params.max_turns), TerminalReason.MAX_TURNS, detail=detail)
+            self.next = ended(state, TerminalReason.MAX_TURNS, detail=detail)
             return True
         if params.abort.is_set:
             self.next = await interrupted(params, state, TerminalReason.ABORTED_STREAMING)
@@ -187,7 +198,10 @@ class Pass:
     async def _end_turn(self) -> AsyncIterator[e.Event]:
         for event in await self._keep(self.turn.answer.message):
             yield event
-        self.next = await end_turn(self.params, self.state, self.turn.answer)
+        end = await end_turn(self.params, self.state, self.turn.answer)
+        for notice in end.notices:
+            yield notice
+        self.next = end.next
 
     async def _run_tools(self) -> AsyncIterator[e.Event]:
         tools = ToolTurn(self.params, self.state, self.turn)

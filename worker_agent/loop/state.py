@@ -17,7 +17,7 @@ Every recovery has a guard of its own, a flag or a counter in `State`, so no pat
     stop_hook_block_count              0          =         =         =      =         +1         =
     budget_continuation_count          =          =         =         =      =         =          +1
     pause_count                        0 or +1    =         =         =      =         =          =
-    turn_count                         +1         =         +1        =      =         +1         +1
+    turn_count                         0 or +1    =         =         =      =         =          =
 
 `=` keeps the value. A stop hook that blocks must not re-arm the compaction guard: error → hook blocks → retry → error
 would be a death spiral; for the same reason no stop hook runs after an API error.
@@ -80,8 +80,9 @@ class BudgetProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What one pass of the loop starts from. `turn_count` counts model turns from 1; `model` is the one in use (a
-    fallback stays until the conversation ends); `report_only` makes the next call tool-free, to report and end."""
+    """What one pass of the loop starts from. `turn_count` is one more than the
+    model calls whose tools ran; `model` is the one in use (a
+    fallback stays for ten minutes, over prompts); `report_only` makes the next call tool-free, to report and end."""
 
     messages: tuple[Message, ...]
     tool_context: ToolContext

@@ -6,10 +6,12 @@ called after an API error (see `state.py`).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from worker_agent import messages as m
 from worker_agent.errors import ModelError
+from worker_agent.events import Notice, NoticeKind
 from worker_agent.loop import transitions
 from worker_agent.loop.decide import Answer
 from worker_agent.loop.params import QueryParams
@@ -17,22 +19,38 @@ from worker_agent.loop.state import BudgetProgress, State, Terminal, TerminalRea
 from worker_agent.messages import Message
 
 
-async def end_turn(params: QueryParams, state: State, answer: Answer) -> State | Terminal:
-    """The next `State`, its messages stored, or how the loop ends. `state.messages` already holds the answer."""
+@dataclass(frozen=True, slots=True)
+class End:
+    """What the end of a turn leads to: the next `State`, its messages stored, or how the loop ends; and what the person
+    is told of it."""
+
+    next: State | Terminal
+    notices: tuple[Notice, ...] = ()
+
+
+async def end_turn(params: QueryParams, state: State, answer: Answer) -> End:
+    """`state.messages` already holds the answer."""
     if added := await read_inbox(params):
-        return transitions.next_turn(state, added)
+        return End(transitions.next_turn(state, added))
     verdict = await params.stop_hooks.stop(answer.message.text if answer.message else "", state.stop_hook_active)
     if verdict.prevent is not None:
-        return ended(state, TerminalReason.STOP_HOOK_PREVENTED, detail=verdict.prevent)
-    if verdict.blocking and state.stop_hook_block_count < params.settings.loop.max_stop_hook_blocks:
+        return End(ended(state, TerminalReason.STOP_HOOK_PREVENTED, detail=verdict.prevent))
+    is_overruled = state.stop_hook_block_count >= params.settings.loop.max_stop_hook_blocks
+    if verdict.blocking and not is_overruled:
         feedback = (transitions.hook_feedback(verdict.blocking),)
         await params.journal.append(feedback)
-        return transitions.stop_hook_blocking(state, feedback)
+        return End(transitions.stop_hook_blocking(state, feedback))
+    told = (_overruled(state, verdict.blocking),) if verdict.blocking else ()
     if (budget := _budget_left(params, state, answer)) is not None:
         nudge = (transitions.budget_nudge(budget.used, params.token_budget or 0),)
         await params.journal.append(nudge)
-        return transitions.token_budget_continuation(state, nudge, budget)
-    return ended(state, TerminalReason.COMPLETED)
+        return End(transitions.token_budget_continuation(state, nudge, budget), told)
+    return End(ended(state, TerminalReason.COMPLETED), told)
+
+
+def _overruled(state: State, blocking: Sequence[str]) -> Notice:
+    text = f"the Stop hook is overruled after {state.stop_hook_block_count} blocks in a row; it said: {'; '.join(blocking)}"
+    return Notice(NoticeKind.HOOK, text)
 
 
 def _budget_left(params: QueryParams, state: State, answer: Answer) -> BudgetProgress | None:

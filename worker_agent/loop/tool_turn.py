@@ -121,7 +121,9 @@ class ToolTurn:
             await params.journal.append(news)
             added += news
         params.context.turn_ended((*state.messages, *added), self.turn.info)
-        return transitions.next_turn(state, added, repeats=repeats, report_only=repeats.count > limit, summary=self._summary())
+        return transitions.next_turn(
+            state, added, ran_tools=True, repeats=repeats, report_only=repeats.count > limit, summary=self._summary()
+        )
 
     def _repeats(self) -> Repeats:
         """The same calls with the same results as in the last turn: count on; anything else starts anew, so that

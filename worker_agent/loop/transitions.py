@@ -21,6 +21,7 @@ def next_turn(
     added: Sequence[Message],
     *,
     repeats: Repeats = Repeats(),
+    ran_tools: bool = False,
     paused: bool = False,
     report_only: bool = False,
     summary: asyncio.Task[str | None] | None = None,
@@ -39,7 +40,7 @@ def next_turn(
         pause_count=state.pause_count + 1 if paused else 0,
         repeats=repeats,
         report_only=report_only,
-        turn_count=state.turn_count + 1,
+        turn_count=state.turn_count + 1 if ran_tools else state.turn_count,
         transition=ContinueReason.NEXT_TURN,
     )
 
@@ -55,7 +56,6 @@ def max_output_tokens_recovery(state: State, added: Sequence[Message]) -> State:
         state,
         messages=(*state.messages, *added),
         max_output_tokens_recovery_count=state.max_output_tokens_recovery_count + 1,
-        turn_count=state.turn_count + 1,
         transition=ContinueReason.MAX_OUTPUT_TOKENS_RECOVERY,
     )
 
@@ -85,7 +85,6 @@ def stop_hook_blocking(state: State, added: Sequence[Message]) -> State:
         max_output_tokens_override=None,
         stop_hook_active=True,
         stop_hook_block_count=state.stop_hook_block_count + 1,
-        turn_count=state.turn_count + 1,
         transition=ContinueReason.STOP_HOOK_BLOCKING,
     )
 
@@ -100,7 +99,6 @@ def token_budget_continuation(state: State, added: Sequence[Message], budget: Bu
         has_attempted_reactive_compact=False,
         budget=budget,
         budget_continuation_count=state.budget_continuation_count + 1,
-        turn_count=state.turn_count + 1,
         transition=ContinueReason.TOKEN_BUDGET_CONTINUATION,
     )
 

@@ -15,14 +15,16 @@ from typing import Any
 from worker_agent import events as e
 from worker_agent import messages as m
 from worker_agent.api.client import ModelClient
+from worker_agent.api.fallback import OverloadCounter
 from worker_agent.api.limiter import Limiter
 from worker_agent.causes import Cause
 from worker_agent.config import Clock, Settings, SystemClock
 from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.loop.model_turn import Overloads
 from worker_agent.loop.params import QueryParams
 from worker_agent.loop.ports import AttachmentSource, Budget, ContextPort, Inbox, Journal, NoAttachments, Nothing, StopHooks
 from worker_agent.loop.query import query
-from worker_agent.loop.state import Terminal, TerminalReason
+from worker_agent.loop.state import ContinueReason, Terminal, TerminalReason
 from worker_agent.messages import Message
 from worker_agent.session import schema
 from worker_agent.session.commands import Command, parse_command, token_budget
@@ -75,9 +77,16 @@ class QueryEngine:
         self.messages: tuple[Message, ...] = params.history
         self.usage = UsageSum(params.client.cost)
         self.turns = 0
-        self.partial_text = ""
+        self.tool_turns = 0  # model calls whose tools ran: what `max_turns` counts
+        self._pieces: list[str] = []  # of the text that is being written
         self.model = params.model
         self._abort = AbortSignal()
+        self._overloads = Overloads(OverloadCounter(params.settings.retry.overloads_before_fallback))
+
+    @property
+    def partial_text(self) -> str:
+        """What was written of an answer that is not whole yet."""
+        return "".join(self._pieces)
 
     def interrupt(self, cause: Cause) -> None:
         """Stop what runs now; the running `submit_message` ends with its `Result`."""
@@ -95,7 +104,8 @@ class QueryEngine:
         """Answer `prompt`; None goes on with the history and what waits in the inbox. Yields events, last one
         `Result`."""
         self._started = self.params.clock.monotonic()
-        self._turns_before = self.turns
+        self._transitions: list[str] = []
+        self._turns_before, self._tool_turns_before = self.turns, self.tool_turns
         if isinstance(prompt, str) and (command := parse_command(prompt)) is not None:
             yield await self._run_command(command)
             return
@@ -106,8 +116,10 @@ class QueryEngine:
             self._abort = AbortSignal()  # an interrupt is for the prompt that runs, or for the first one
 
     async def _answer(self, prompt: str | Message | None) -> AsyncIterator[e.Event]:
-        await self._take_in(prompt)
-        budget = (token_budget(prompt) if isinstance(prompt, str) else None) or self.params.token_budget
+        for taken in await self._take_in(prompt):
+            yield e.MessageAdded(taken)
+        words = prompt.text if isinstance(prompt, Message) else prompt or ""
+        budget = token_budget(words) or self.params.token_budget
         for attempt in range(1, self.params.schema_tries + 1):
             async for event in self._loop(budget):
                 yield event
@@ -120,17 +132,20 @@ class QueryEngine:
     # ── one run of the loop ────────────────────────────────────────────────────────────────────────────────────────
 
     async def _loop(self, budget: int | None) -> AsyncIterator[e.Event]:
-        async for event in query(self._query_params(budget)):
+        async for event in query(self._query_params(budget), self._overloads):
             match event:
                 case Terminal():
                     self._terminal, self.messages = event, event.messages
+                    self.tool_turns += event.turn_count - 1
                     continue
                 case e.ModelCalled():
                     self._count(event)
+                case e.TransitionTaken() if event.reason != ContinueReason.NEXT_TURN:
+                    self._transitions.append(event.reason)
                 case e.TextDelta():
-                    self.partial_text += event.text
+                    self._pieces.append(event.text)
                 case e.Tombstone() | e.MessageAdded():
-                    self.partial_text = ""
+                    self._pieces = []
             yield event
 
     def _count(self, call: e.ModelCalled) -> None:
@@ -144,7 +159,7 @@ class QueryEngine:
 
     def _query_params(self, budget: int | None) -> QueryParams:
         p = self.params
-        spent_turns = self.turns - self._turns_before
+        spent_turns = self.tool_turns - self._tool_turns_before
         return QueryParams(
             messages=self.messages,
             system=p.system,
@@ -175,12 +190,14 @@ class QueryEngine:
             top=p.top,
         )
 
-    async def _take_in(self, prompt: str | Message | None) -> None:
+    async def _take_in(self, prompt: str | Message | None) -> tuple[Message, ...]:
+        """Take in the prompt and what waits in the inbox; the latter is given back, to be shown."""
         if prompt is not None:
             await self._append(m.user(prompt, at=self.params.clock.now()) if isinstance(prompt, str) else prompt)
         attachments = await self.params.inbox.take()
         if attachments:
             await self._append(*(a.message for a in attachments), consumed=[d for a in attachments for d in a.deliveries])
+        return tuple(a.message for a in attachments)
 
     async def _append(self, *messages: Message, consumed: Sequence[str] = ()) -> None:
         await self.params.journal.append(messages, consumed)
@@ -244,6 +261,7 @@ class QueryEngine:
             duration=self.params.clock.monotonic() - self._started,
             duration_api=self.usage.api_seconds,
             usage=self.usage.total,
+            transitions=tuple(self._transitions),
             usage_by_model=dict(self.usage.by_model),
             cost_usd=self.usage.cost_usd,
             denials=tuple(self.params.tool_context.denials),

@@ -30,7 +30,7 @@ def test_said_text_is_kept_and_deltas_are_nothing_to_tell() -> None:
     progress = Progress(lambda model, usage: 0.0)
     assert progress.observe(MessageAdded(assistant(" found it\nin a.py ")))
     assert not progress.observe(TextDelta("x"))
-    assert (progress.texts, list(progress.activities)) == (["found it\nin a.py"], ["found it"])
+    assert (progress.texts, list(progress.activities)) == (["found it\nin a.py"], [])
 
 
 def test_a_thousand_touches_in_one_interval_tell_once_now_and_once_later() -> None:

@@ -33,7 +33,7 @@ AFTER_COMPACTION = Compacted(messages=NEWS, added=NEWS)
 
 TABLE = {
     ContinueReason.NEXT_TURN: (
-        lambda s: transitions.next_turn(s, NEWS),
+        lambda s: transitions.next_turn(s, NEWS, ran_tools=True),
         {
             "messages": HISTORY + NEWS,
             "auto_compact_tracking": Tracking(4, 1),
@@ -53,7 +53,7 @@ TABLE = {
     ),
     ContinueReason.MAX_OUTPUT_TOKENS_RECOVERY: (
         lambda s: transitions.max_output_tokens_recovery(s, NEWS),
-        {"messages": HISTORY + NEWS, "max_output_tokens_recovery_count": 3, "turn_count": 6},
+        {"messages": HISTORY + NEWS, "max_output_tokens_recovery_count": 3},
     ),
     ContinueReason.COLLAPSE_DRAIN_RETRY: (transitions.collapse_drain_retry, {}),
     ContinueReason.REACTIVE_COMPACT_RETRY: (
@@ -68,7 +68,6 @@ TABLE = {
             "max_output_tokens_override": None,
             "stop_hook_active": True,
             "stop_hook_block_count": 4,
-            "turn_count": 6,
         },
     ),
     ContinueReason.TOKEN_BUDGET_CONTINUATION: (
@@ -80,7 +79,6 @@ TABLE = {
             "has_attempted_reactive_compact": False,
             "budget": BudgetProgress(2_000, (10, 0)),
             "budget_continuation_count": 2,
-            "turn_count": 6,
         },
     ),
 }
