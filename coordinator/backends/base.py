@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from worker_agent.causes import Cause
+
 
 class WorkerBackend(Protocol):
     async def start(self) -> None: ...
@@ -20,8 +22,8 @@ class WorkerBackend(Protocol):
         """A message for the task's agent is stored."""
         ...
 
-    async def stop(self, task_id: str, reason: str) -> tuple[str, ...]:
-        """The task's end is stored, or its runner goes away (`reason`): end what runs, return when it is proven, within
+    async def stop(self, task_id: str, cause: Cause) -> tuple[str, ...]:
+        """The task's end is stored, or its runner goes away (`cause`): end what runs, return when it is proven, within
         a bound. Answers what could not be ended, in words; nothing at all if nothing is left."""
         ...
 
@@ -29,6 +31,6 @@ class WorkerBackend(Protocol):
         """Tasks this backend runs or will run, oldest first."""
         ...
 
-    async def close(self, reason: str) -> None:
+    async def close(self, cause: Cause) -> None:
         """End every run; nothing is started any more."""
         ...
