@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tasks.states import TaskStatus
 from worker_agent.causes import Cause
@@ -44,6 +45,18 @@ def ended(result: Result) -> Ended:
         error=result.error or "the worker ended without an answer",
         error_class=result.error_kind or _error_class(result),
         retryable=result.retryable or result.reason in WORTH_RETRYING or empty,
+    )
+
+
+def without_directory(end: Ended, path: Path) -> Ended:
+    """An answer of a worker whose working directory went meanwhile: what it made there is gone, whatever it says."""
+    return replace(
+        end,
+        status=TaskStatus.FAILED,
+        end_reason="error",
+        error=f"the working directory {path} was removed or replaced while the worker was at work: what it wrote there is lost",
+        error_class="DirectoryGone",
+        retryable=False,
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from coordinator import outcome
+from coordinator.held_directory import HeldDirectory
 from coordinator.inbox import TaskInbox
 from coordinator.journal import History, TaskJournal
 from coordinator.observed import Observed, Observer, TaskChanged
@@ -107,6 +108,7 @@ class WorkerRun:
         self._engine: QueryEngine | None = None
         self._inbox: TaskInbox | None = None
         self._tree: Worktree | None = None
+        self._held: HeldDirectory | None = None
         self._hooks: HookRunner  # from the preparation on
         self._objections = 0
         self._stopping: Cause | None = None
@@ -148,6 +150,7 @@ class WorkerRun:
     def _let_go(self) -> None:
         """A run that has ended may be held for long; what it was made of must not be."""
         self._engine = self._inbox = None
+        self._let_directory_go()
         self._close = lambda: None
         self._progress = Progress(self._engines.price)
 
@@ -190,6 +193,7 @@ class WorkerRun:
         if self._task.attempt > 1:
             await self._processes.end()  # of the attempt before, whose owner may have died and left them alive
         cwd = await self._working_directory()
+        self._hold(cwd)
         history = History() if self._is_new() else self._engines.history(self._task.agent_id)
         journal = self._engines.journal(self._task)
         await journal.append(history.added)
@@ -235,6 +239,15 @@ class WorkerRun:
         await self._store.write(lambda conn: registry.annotate(conn, task.id, worktree=str(tree.path), branch=tree.branch))
         return tree.path
 
+    def _hold(self, cwd: Path) -> None:
+        self._let_directory_go()
+        self._held = HeldDirectory(cwd)
+
+    def _let_directory_go(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
     async def _drive(self, prompt: Message | None) -> Ended | None:
         """Run until the loop ends; None when it was stopped."""
         if self._stopping is not None:
@@ -242,6 +255,8 @@ class WorkerRun:
         end = self._already_answered() if prompt is None else None
         if end is None:
             end = await self._submit(prompt)
+        if end.status is TaskStatus.COMPLETED and self._held is not None and self._held.is_gone:
+            end = outcome.without_directory(end, self._held.path)
         return None if self._stopping is not None else end
 
     def _already_answered(self) -> Ended | None:
@@ -326,7 +341,7 @@ class WorkerRun:
         end = await self._leave(end)
         if not await self._store.write(lambda conn: self._finish(conn, end)):
             if self._tree is not None and not self._tree.path.exists():
-                await self._working_directory()  # it was clean, so a new one is the same
+                self._hold(await self._working_directory())  # it was clean, so a new one is the same
             return False
         await self._tell_end()
         await self._hooks_on_end(end)

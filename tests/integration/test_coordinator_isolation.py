@@ -76,6 +76,24 @@ def test_a_worktree_without_a_repository_fails_the_task_in_words(bench: Bench) -
     assert task["status"] == "failed" and "needs a git repository" in task["error"]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+def test_a_worktree_that_goes_fails_the_task_and_is_not_made_again_by_writing(
+    bench: Bench, repository: Path, again: bool
+) -> None:
+    remove = 'cd / && rm -rf "$OLDPWD"' + (' && mkdir "$OLDPWD"' if again else "")
+    calls = (
+        tool_use("Bash", {"command": remove}),
+        tool_use("Write", {"file_path": "new.txt", "content": "lost"}),
+    )
+    with FakeAPI(fleet(coordinator(spawn("look", isolation="worktree")), {"look": by_turn(*calls, "written")})) as api:
+        outcome = bench.run(api, permission_mode="bypassPermissions")
+    (task,) = outcome.result["tasks"]
+    assert task["status"] == "failed" and "was removed or replaced" in task["error"], task
+    (notice,) = notices(api)
+    assert Path(notice.findtext("worktree")).is_dir() == again
+    assert again or any(b"is gone; nothing was written" in request.raw for request in api.requests)
+
+
 class Stubborn(Tool):
     """Ignores cancellation for longer than any test may last."""
 

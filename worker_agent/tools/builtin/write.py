@@ -31,6 +31,8 @@ class Write(Tool):
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         target = files.resolve(input["file_path"], context)
         files.refuse_way_out(target, context)
+        if not context.cwd.is_dir() and target.path.is_relative_to(context.cwd):
+            raise ToolError(f"The working directory {context.cwd} is gone; nothing was written. Say so and end the task.")
         content: str = input["content"]
         if os.path.lexists(target.real):
             data, info, done = *await self._replace(target, content, context), "Replaced"
