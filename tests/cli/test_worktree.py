@@ -126,3 +126,20 @@ def test_a_task_without_a_worktree_says_so(program, repository):
         seed.finish(task)
         done = program("tasks", "diff", task.id)
     assert done.code == 1 and "has no worktree" in done.err
+
+
+@pytest.mark.parametrize("command", ["rm", "prune"])
+def test_what_a_removed_session_leaves_behind_is_named_with_the_command_that_removes_it(program, repository, command):
+    with seeded(program) as seed:
+        task = seed.task("change things", worktree=str(repository.tree), branch="coordinator/t1", cwd=str(program.cwd))
+        gone = seed.task("nothing", worktree=f"{repository.tree}-gone", branch="coordinator/gone", cwd=str(program.cwd))
+        for made in (task, gone):
+            seed.finish(made)
+        seed.end()
+    removing = {"rm": ("sessions", "rm", "--yes", seed.session_id), "prune": ("prune", "--older-than", "0", "--yes")}
+    done = program(*removing[command])
+    assert done.code == 0 and gone.id not in done.err, done
+    (line,) = done.err.splitlines()
+    assert f"the worktree {repository.tree} and the branch coordinator/t1 of {task.id} stay" in line
+    subprocess.run(line.split("to remove: ")[1], shell=True, check=True, capture_output=True)
+    assert not repository.tree.exists() and repository.git("branch", "--list") == "* main"

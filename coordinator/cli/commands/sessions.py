@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,12 +16,14 @@ from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import find_session, result_of, shown_sessions, shown_tasks
+from coordinator.cli.terminal_text import one_line
 from coordinator.exit_codes import ExitCode
 from tasks import registry, sessions
 from tasks.records import SessionRecord, SessionStatus
 from tasks.registry import TaskFilter
 
 DAY = 86_400.0
+MAX_LINE = 4_000  # characters of what stays behind and how it is removed
 LONG = ("goal", "result", "tasks")
 
 
@@ -103,8 +107,48 @@ def rm(cli: Context, ids: Sequence[str], yes: bool) -> None:
     found = [find_session(cli, ref) for ref in ids]
     _consent(cli, f"remove {', '.join(session.id for session in found)}?", yes)
     for session in found:
+        kept = left_behind(cli, session)
         remove(cli, session)
         cli.console.line(session.id)
+        _name(cli, kept)
+
+
+def left_behind(cli: Context, session: SessionRecord) -> list[str]:
+    """What of a session's work stands outside of our own files and is not removed with it: for each worktree and branch
+    that is still there one line, with the command that removes it."""
+    wanted = TaskFilter(session_id=session.id, texts=False)
+    tasks = cli.database.read(lambda conn: registry.list_tasks(conn, wanted))
+    lines: list[str] = []
+    branches: dict[str, frozenset[str]] = {}
+    for task in tasks:
+        if not task.worktree or not task.branch or not task.cwd:
+            continue
+        if task.cwd not in branches:
+            branches[task.cwd] = _branches(task.cwd)
+        git = f"git -C {shlex.quote(task.cwd)}"
+        kept, commands = [], []
+        if Path(task.worktree).exists():
+            kept.append(f"the worktree {task.worktree}")
+            commands.append(f"{git} worktree remove --force {shlex.quote(task.worktree)}")
+        if task.branch in branches[task.cwd]:
+            kept.append(f"the branch {task.branch}")
+            commands.append(f"{git} branch -D {shlex.quote(task.branch)}")
+        if kept:
+            lines.append(one_line(f"{' and '.join(kept)} of {task.id} stay; to remove: {' && '.join(commands)}", MAX_LINE))
+    return lines
+
+
+def _branches(cwd: str) -> frozenset[str]:
+    """The names of the branches that workers made in the repository around `cwd`."""
+    from worker_agent.git import git_now
+
+    listed = git_now(Path(cwd), "for-each-ref", "--format=%(refname:short)", "refs/heads/coordinator/")
+    return frozenset(listed.text.splitlines())
+
+
+def _name(cli: Context, kept: Sequence[str]) -> None:
+    for line in kept:
+        cli.console.note(line)
 
 
 def remove(cli: Context, session: SessionRecord) -> None:
@@ -115,7 +159,9 @@ def remove(cli: Context, session: SessionRecord) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@click.command("prune", help="Remove sessions that ended long ago, with their files. Worktrees stay.")
+@click.command(
+    "prune", help="Remove sessions that ended long ago, with their files. Worktrees with work in them stay, and are named."
+)
 @click.option("--older-than", "days", type=click.FloatRange(min=0), default=30, show_default=True, help="Days since the end.")
 @click.option("--dry-run", is_flag=True, help="Only print what would go.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -131,9 +177,11 @@ def prune(cli: Context, days: float, dry_run: bool, yes: bool) -> None:
     if not dry_run:
         _consent(cli, f"remove {len(old)} sessions?", yes)
     for session in old:
+        kept = left_behind(cli, session)
         if not dry_run:
             remove(cli, session)
         cli.console.line(session.id)
+        _name(cli, kept)
 
 
 def _consent(cli: Context, question: str, yes: bool) -> None:
