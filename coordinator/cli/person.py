@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import os
 import sys
+import termios
 from collections import deque
 from collections.abc import Callable
 
@@ -29,9 +31,11 @@ class Person:
         self._ended = False
 
     async def answer(self) -> str | None:
-        """The next line typed; None at end of input."""
+        """The next line typed at a terminal from now on, or the next line of a pipe; None at end of input. What a person
+        typed before they saw the question, or the rest of what they pasted, is no answer to it."""
         if self._ended:
             return None
+        self._drop_what_was_typed()
         question: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._questions.append(question)
         try:
@@ -57,6 +61,12 @@ class Person:
         if self._reading and not self._ended:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             self._reading = False
+
+    def _drop_what_was_typed(self) -> None:
+        if not self._questions and sys.stdin.isatty():
+            self._rest = ""
+            with contextlib.suppress(OSError, termios.error):  # a terminal that was hung up
+                termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
     def _readable(self) -> None:
         try:
