@@ -12,8 +12,8 @@ from coordinator.backends.by_kind import ByKind
 from coordinator.backends.local import LocalBackend
 from coordinator.slots import Slots
 from tasks.ids import TaskType
-from worker_agent.causes import Cause
 from tests.unit.coordinator.test_local_backend import FakeRun
+from worker_agent.causes import Cause
 
 Runs = dict[str, FakeRun]
 
