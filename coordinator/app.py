@@ -23,6 +23,7 @@ from sqlalchemy import exc
 
 from coordinator import agents as agent_files
 from coordinator import lease
+from coordinator.backends.by_kind import ByKind
 from coordinator.backends.local import LocalBackend
 from coordinator.background import Shells
 from coordinator.budget import Amount, Limit, TreeBudget
@@ -43,8 +44,9 @@ from coordinator.tools.task_stop import TaskStopTool
 from coordinator.workers import WorkerRun
 from coordinator.worktrees import Worktrees
 from tasks import leases, ledger, sessions
+from tasks import registry as registry_of_tasks
 from tasks.db import Database
-from tasks.ids import new_session_id
+from tasks.ids import TaskType, new_session_id
 from tasks.records import SessionRecord, SessionStatus
 from tasks.writer import Writer
 from worker_agent.api.client import ModelClient
@@ -370,7 +372,7 @@ async def _compose(
         task_created=hooks.task_created,
     )
     worktrees = Worktrees(paths.worktrees(store.session_id))
-    backend = LocalBackend(
+    workers = LocalBackend(
         Slots(options.max_workers),
         lambda task_id: WorkerRun(
             task_id,
@@ -383,7 +385,11 @@ async def _compose(
         ),
         coordinator.ended,
     )
-    coordinator.backend, coordinator.stop_shell = backend, shells.stop
+    backend = ByKind(
+        {TaskType.LOCAL_AGENT: workers, TaskType.LOCAL_BASH: shells},
+        lambda task_id: store.read(lambda conn: registry_of_tasks.get(conn, task_id)).type,
+    )
+    coordinator.backend = backend
     hooks.background_tasks = lambda parent: [
         {"id": task.id, "type": task.type, "status": task.status, "description": task.description}
         for task in coordinator.live()
@@ -391,11 +397,11 @@ async def _compose(
     ]
 
     def shell_ended(task_id: str, parent_id: str) -> None:
-        backend.tell(parent_id)
+        backend.nudge(parent_id)
         coordinator.ended(task_id)
 
     shells.on_end = shell_ended
-    inbox = TaskInbox(store, store.session_id, redact, lambda id: backend.is_unwinding(id) or id in shells.running())
+    inbox = TaskInbox(store, store.session_id, redact, backend.is_unwinding)
     coordinator.news = inbox.nudge
     agent_tool = AgentTool(coordinator, agents, foreground=not options.use_coordinator)
     own = (
@@ -416,7 +422,6 @@ async def _compose(
         engines=engines,
         coordinator=coordinator,
         backend=backend,
-        shells=shells,
         engine=engine,
         history=history,
         inbox=inbox,

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Shells:
-    """All background commands of a session. Belongs to one event loop. `on_end` is called with a task's id."""
+    """All background commands of a session; a `Backend`. Belongs to one event loop. `on_end` is called with a task's id."""
 
     def __init__(self, store: Store, paths: Paths, observer: Observer) -> None:
         self._store = store
@@ -99,11 +99,12 @@ class Shells:
                 ended.append(task_id + (f", of which survived: {'; '.join(survivors)}" if survivors else ""))
         return ended
 
-    async def lost(self, task: TaskRecord) -> None:
-        """A command of an earlier owner cannot be taken over: its output is gone with that process. End it and say
-        so."""
-        if task.id in self._running or task.id in self._taken:
+    async def spawn(self, task_id: str) -> None:
+        """A command that does not run here is one of an earlier owner. It cannot be taken over, its output is gone with
+        that process: end it and say so."""
+        if task_id in self._running or task_id in self._taken:
             return
+        task = self._store.read(lambda conn: registry.get(conn, task_id))
         self._taken.add(task.id)
         survivors = await Processes(self._store, task.id).end()
         error = "the process that ran it ended" + (f"; these survived: {'; '.join(survivors)}" if survivors else "")
@@ -122,6 +123,12 @@ class Shells:
             await self._finish(replace(task, attempt=attempt), end, None)
             self._tell(self._store.read(lambda conn: registry.get(conn, task.id)))
             self.on_end(task.id, task.parent_id or self._store.session_id)
+
+    def nudge(self, task_id: str) -> None:
+        """A command reads no messages."""
+
+    def is_unwinding(self, task_id: str) -> bool:
+        return task_id in self._running
 
     def running(self) -> tuple[str, ...]:
         return tuple(self._running)

@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from coordinator.agents import Agents
-from coordinator.backends.base import WorkerBackend
+from coordinator.backends.base import Backend
 from coordinator.inbox import FROM_COORDINATOR
 from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.paths import Paths
@@ -89,7 +89,7 @@ class Limits:
 
 
 class Coordinator:
-    """Belongs to one event loop. `backend`, `stop_shell` and `news` (something may wait for the session's own agent)
+    """Belongs to one event loop. `backend` and `news` (something may wait for the session's own agent)
     are set by the composition root."""
 
     def __init__(
@@ -106,8 +106,7 @@ class Coordinator:
     ) -> None:
         self.changed = asyncio.Event()
         self.news: Callable[[], None] = lambda: None
-        self.backend: WorkerBackend
-        self.stop_shell: Callable[[str, Cause], Awaitable[tuple[str, ...]]]
+        self.backend: Backend
         self._store = store
         self._agents = agents
         self._paths = paths
@@ -174,7 +173,7 @@ class Coordinator:
         if outcome.sent is Sent.CONTINUED:
             await self._start(outcome.task)
         elif outcome.sent is Sent.QUEUED:
-            await self.backend.nudge(outcome.task.id)
+            self.backend.nudge(outcome.task.id)
         return outcome
 
     # ── stop ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,8 +197,6 @@ class Coordinator:
 
     async def unwind(self, task: TaskRecord, cause: Cause = Cause.KILLED) -> tuple[str, ...]:
         """End what runs of a task whose end is stored; what could not be ended, in words."""
-        if task.type is TaskType.LOCAL_BASH:
-            return await self.stop_shell(task.id, cause)
         return await self.backend.stop(task.id, cause)
 
     # ── wait ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,13 +204,6 @@ class Coordinator:
     def live(self) -> list[TaskRecord]:
         """The tasks of the session that have not ended."""
         return self._store.read(lambda conn: registry.live(conn, self._store.session_id))
-
-    async def wait_idle(self) -> None:
-        """Until no task lives."""
-        while self.live():
-            self.changed.clear()
-            if self.live():
-                await self.changed.wait()
 
     async def wait_for(self, task_id: str) -> TaskRecord:
         """Until this task has ended."""

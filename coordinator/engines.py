@@ -96,7 +96,7 @@ class EngineFactory:
 
     def journal(self, task: TaskRecord) -> TaskJournal:
         file = TranscriptFile(Path(task.output_file), self.redact) if task.output_file else None
-        return TaskJournal(self.store, task.agent_id, task.id, file)
+        return TaskJournal(self.store, task.agent_id, task.id, file, task.attempt)
 
     def inbox(self, agent_id: str) -> TaskInbox:
         return TaskInbox(self.store, agent_id, self.redact)

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
+from sqlalchemy import Connection
 
 from coordinator.store import Store
 from coordinator.transcript_file import TranscriptFile
-from tasks import transcripts
+from tasks import registry, transcripts
 from tasks.records import MessageRecord, StepRecord
 from worker_agent.context.rebuild import after_boundary
 from worker_agent.loop.ports import Step
@@ -27,13 +28,21 @@ SURROUNDINGS = "surroundings"
 
 
 class TaskJournal:
-    """The transcript of one agent, written by one run of it (`task_id` None: the coordinator itself)."""
+    """The transcript of one agent, written by one run of it (`task_id` None: the coordinator itself). Every write is
+    fenced in its own transaction: by the session's owner, and by the run's `attempt`."""
 
-    def __init__(self, store: Store, agent_id: str, task_id: str | None, file: TranscriptFile | None = None) -> None:
+    def __init__(
+        self, store: Store, agent_id: str, task_id: str | None, file: TranscriptFile | None = None, attempt: int = 0
+    ) -> None:
         self._store = store
         self._agent_id = agent_id
         self._task_id = task_id
         self._file = file
+        self._attempt = attempt
+
+    def _check(self, conn: Connection) -> None:
+        if self._task_id is not None:
+            registry.check_run(conn, self._task_id, self._attempt, or_killed=True)
 
     async def append(self, messages: Sequence[Message], consumed: Sequence[str] = ()) -> None:
         """Durable on return, in one transaction with marking the deliveries `consumed`. Raises `Fenced` if another
@@ -42,11 +51,12 @@ class TaskJournal:
             return
         rows = [to_record(message, self._task_id) for message in messages]
         store = self._store
-        await store.write(
-            lambda conn: transcripts.append(
-                conn, self._agent_id, rows, session_id=store.session_id, fence=store.fence, consumed=consumed
-            )
-        )
+
+        def job(conn: Connection) -> None:
+            self._check(conn)
+            transcripts.append(conn, self._agent_id, rows, session_id=store.session_id, fence=store.fence, consumed=consumed)
+
+        await store.write(job)
         if self._file:
             self._file.add(messages)
 
@@ -61,9 +71,12 @@ class TaskJournal:
             model=step.model,
             at=store.clock.now(),
         )
-        await store.write(
-            lambda conn: transcripts.step(conn, self._agent_id, row, session_id=store.session_id, fence=store.fence)
-        )
+
+        def job(conn: Connection) -> None:
+            self._check(conn)
+            transcripts.step(conn, self._agent_id, row, session_id=store.session_id, fence=store.fence)
+
+        await store.write(job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator import failure, lease, results
-from coordinator.backends.local import LocalBackend
-from coordinator.background import Shells
+from coordinator.backends.base import Backend
 from coordinator.budget import AgentBudget
 from coordinator.coordinator import Coordinator
 from coordinator.engines import EngineFactory, with_limits
@@ -27,7 +26,6 @@ from coordinator.store import Store
 from coordinator.verification import Verifier
 from tasks import outbox, sessions
 from tasks.errors import DatabaseError, Fenced
-from tasks.ids import TaskType
 from tasks.records import SessionRecord, SessionStatus, TaskRecord
 from worker_agent.causes import Cause
 from worker_agent.context.injected import news
@@ -99,8 +97,7 @@ class Session:
         paths: Paths,
         engines: EngineFactory,
         coordinator: Coordinator,
-        backend: LocalBackend,
-        shells: Shells,
+        backend: Backend,
         engine: QueryEngine,
         history: History,
         inbox: TaskInbox,
@@ -111,7 +108,7 @@ class Session:
         news: tuple[str, ...] = (),
     ) -> None:
         self.options, self.store, self.record, self.paths = options, store, record, paths
-        self.engines, self.coordinator, self.backend, self.shells = engines, coordinator, backend, shells
+        self.engines, self.coordinator, self.backend = engines, coordinator, backend
         self.engine = engine
         self._history, self._inbox, self._budget, self._processes = history, inbox, budget, processes
         self._observer = observer
@@ -136,7 +133,7 @@ class Session:
         self._verifier = Verifier(options.verify, record.cwd, engine.params.tool_context, processes)
         self.foreign = make_foreign(
             Reactions(
-                running=lambda: {*backend.running(), *shells.running()},
+                running=lambda: set(backend.running()),
                 unwind=coordinator.unwind,
                 adopt=self._adopt,
                 wrap_up=self._wrap_up,
@@ -226,7 +223,6 @@ class Session:
                 task.cancel()
             await asyncio.gather(*watching, *self._side_work, return_exceptions=True)
             await self.backend.close(Cause.TERMINATED)
-            await self.shells.close(Cause.TERMINATED)
             await lease.release(self.store)  # nothing to do where the session was ended or lost
 
     async def _close_after(self, error: DatabaseError | OSError) -> RunOutcome:
@@ -376,7 +372,7 @@ class Session:
         return not self._stays and not self._budget.has_room and self._workers_run()
 
     def _something_runs(self) -> bool:
-        return bool(self.backend.running() or self.shells.running() or self.coordinator.live())
+        return bool(self.backend.running() or self.coordinator.live())
 
     async def _let_workers_end(self, result: Result | None) -> None:
         """A coordinator that failed takes nobody along: its workers go on to their own ends, and what they report
@@ -390,8 +386,12 @@ class Session:
                 await self.coordinator.changed.wait()
 
     def _workers_run(self) -> bool:
-        live = (task for task in self.coordinator.live() if task.type is not TaskType.LOCAL_BASH)
-        return bool(self.backend.running()) or any(live)
+        return any(task.reports for task in self.coordinator.live()) or self._reporting()
+
+    def _reporting(self) -> bool:
+        """Whether a run is still here whose end is stored already, and that may have more to say."""
+        live = {task.id for task in self.coordinator.live()}
+        return any(task_id not in live for task_id in self.backend.running())
 
     def _finished(self, result: Result | None) -> bool:
         return self._ending is None and not self._interrupts and (result is None or not result.is_error)
@@ -442,14 +442,11 @@ class Session:
 
     async def _adopt(self, task: TaskRecord) -> None:
         """Run a task that this process does not run yet: of an earlier owner, or created by another process."""
-        if task.type is TaskType.LOCAL_BASH:
-            await self.shells.lost(task)
-        else:
-            await self.backend.spawn(task.id)
+        await self.backend.spawn(task.id)
 
     def _nudge_all(self) -> None:
         for task_id in self.backend.running():
-            self.backend.tell(task_id)
+            self.backend.nudge(task_id)
         self._inbox.nudge()
         self.coordinator.changed.set()
 
@@ -467,7 +464,7 @@ class Session:
                 "what you have."
             )
             await self._put(task.agent_id, text, "system")
-            self.backend.tell(task.id)
+            self.backend.nudge(task.id)
             await store.clock.sleep(task.stop_wrap_up)
         await self.coordinator.stop(task.id, by=by)
 
@@ -489,7 +486,6 @@ class Session:
         """Unwind what runs, store how it ended, and say so."""
         live = self._still_live()
         await self.backend.close(Cause.TERMINATED)
-        await self.shells.close(Cause.TERMINATED)
         if not self._end_is_stored:  # else they were ended before, and another process may drive the session already
             await self._processes.end_own()
         self._budget.close()

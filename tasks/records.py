@@ -178,6 +178,11 @@ class TaskRecord:
         return self.status in LIVE
 
     @property
+    def reports(self) -> bool:
+        """Whether it works towards a report of its own. What does not (a shell command) ends with whoever began it."""
+        return self.type is not TaskType.LOCAL_BASH
+
+    @property
     def is_terminal(self) -> bool:
         return self.status in TERMINAL
 

@@ -46,6 +46,16 @@ _STILL_RUNS = and_(
     _UNFENCED,
 )
 _RUNS = Hot(select(tasks.c.attempt).where(_STILL_RUNS).with_for_update(read=True))
+_WRITES = Hot(
+    select(tasks.c.attempt)
+    .where(
+        tasks.c.id == bindparam("task_id"),
+        tasks.c.attempt == bindparam("of_attempt"),
+        or_(tasks.c.status == TaskStatus.RUNNING, tasks.c.status == TaskStatus.KILLED),
+        _UNFENCED,
+    )
+    .with_for_update(read=True)
+)
 _PROGRESS = Hot(
     update(tasks)
     .where(_STILL_RUNS)
@@ -334,10 +344,11 @@ def progress(
     return bool(changed.rowcount == 1)
 
 
-def check_run(conn: Connection, task_id: str, attempt: int) -> None:
-    """Raise `Fenced` unless this attempt still runs. For other writes of a run (its transcript, its process trees):
-    called first in their transaction, it makes them as safe from a stale run as `progress` and `finish` are."""
-    if _RUNS.number(conn, task_id=task_id, of_attempt=attempt) is None:
+def check_run(conn: Connection, task_id: str, attempt: int, *, or_killed: bool = False) -> None:
+    """Raise `Fenced` unless this attempt still runs. For other writes of a run (its transcript, its process trees): in
+    their transaction, it makes them as safe from a stale run as `progress` and `finish` are. `or_killed` lets one that
+    was killed go on: it still writes how it was interrupted."""
+    if (_WRITES if or_killed else _RUNS).number(conn, task_id=task_id, of_attempt=attempt) is None:
         raise Fenced(f"attempt {attempt} of task {task_id} does not run any more")
 
 

@@ -1,7 +1,8 @@
-"""`WorkerBackend`: where workers run. The truth is in the task store; a backend carries only task ids.
+"""`Backend`: where tasks run. The truth is in the task store; a backend carries only task ids.
 
 What a backend is told is stored already: `spawn` finds the task's row, `nudge` its message, `stop` its end. So each
-call may come twice, late or never without harm to the record.
+call may come twice, late or never without harm to the record. `tests/conformance/test_backend.py` holds what every one
+of them promises.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from typing import Protocol
 from worker_agent.causes import Cause
 
 
-class WorkerBackend(Protocol):
-    async def start(self) -> None: ...
-
+class Backend(Protocol):
     async def spawn(self, task_id: str) -> None:
         """Run the task as soon as there is room. Doing so twice runs it once."""
         ...
 
-    async def nudge(self, task_id: str) -> None:
-        """A message for the task's agent is stored."""
+    def nudge(self, task_id: str) -> None:
+        """A message for the task's agent is stored. A task that does not run here is not told."""
         ...
 
     async def stop(self, task_id: str, cause: Cause) -> tuple[str, ...]:
         """The task's end is stored, or its runner goes away (`cause`): end what runs, return when it is proven, within
         a bound. Answers what could not be ended, in words; nothing at all if nothing is left."""
+        ...
+
+    def is_unwinding(self, task_id: str) -> bool:
+        """Whether a run of the task is here that has not stored yet what it had to say."""
         ...
 
     def running(self) -> tuple[str, ...]:

@@ -49,9 +49,6 @@ class LocalBackend:
         self._began: set[str] = set()
         self._closed = False
 
-    async def start(self) -> None:
-        return None
-
     async def spawn(self, task_id: str) -> None:
         if self._closed or task_id in self._runs:
             return
@@ -60,11 +57,7 @@ class LocalBackend:
         self._runs[task_id] = (run, task)
         task.add_done_callback(lambda done: self._left(task_id, done))
 
-    async def nudge(self, task_id: str) -> None:
-        self.tell(task_id)
-
-    def tell(self, task_id: str) -> None:
-        """`nudge`, at once; a task that does not run here is not told."""
+    def nudge(self, task_id: str) -> None:
         if task_id in self._runs:
             self._runs[task_id][0].nudge()
 
@@ -82,7 +75,6 @@ class LocalBackend:
         return await run.clean_up()
 
     def is_unwinding(self, task_id: str) -> bool:
-        """Whether a run of the task is here that has not stored yet what it had to say."""
         return task_id in self._runs and not self._runs[task_id][0].is_recorded
 
     def running(self) -> tuple[str, ...]:

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Connection
 
 from coordinator.engines import EngineFactory
 from coordinator.inbox import TaskInbox
 from coordinator.journal import TaskJournal, from_record, load_history, surroundings_row, to_record
 from coordinator.store import Store
 from coordinator.transcript_file import TranscriptFile, as_markdown
-from tasks import leases, outbox, registry, sessions
+from tasks import leases, outbox, registry, sessions, transcripts
 from tasks.db import Database
 from tasks.errors import Fenced
 from tasks.records import DeliveryStatus, NewTask
@@ -184,3 +185,23 @@ def test_a_spawn_whose_result_was_lost_is_answered_from_the_record_of_tasks(stor
     first, second = loaded.messages[-1].tool_results
     assert task.id in first["content"] and "is_error" not in first
     assert "does not exist" in second["content"] and second["is_error"]
+
+
+def test_a_stale_run_of_a_task_writes_nothing_and_a_killed_one_what_it_had(store: Store) -> None:
+    """The fence of one run beside that of the session: the same process may have begun the task anew."""
+
+    def claim(conn: Connection) -> int | None:
+        return registry.claim(conn, task.id, owner=store.owner, fence=store.fence)
+
+    new = NewTask(session_id=store.session_id, description="d", prompt="p", fence=store.fence)
+    task = store.database.write(lambda conn: registry.create(conn, new))
+    first, second = store.database.write(claim), store.database.write(claim)
+    assert (first, second) == (1, 2)
+    stale = TaskJournal(store, task.agent_id, task.id, None, 1)
+    fresh = TaskJournal(store, task.agent_id, task.id, None, 2)
+    with pytest.raises(Fenced):
+        run(store, stale.append([user("from a run that is over")]))
+    run(store, fresh.append([user("go")]))
+    store.database.write(lambda conn: registry.kill(conn, task.id, by="user", notify=False, end_reason="killed"))
+    run(store, fresh.append([user("interrupted")]))
+    assert len(store.read(lambda conn: transcripts.load(conn, task.agent_id))) == 2

@@ -17,6 +17,7 @@ class FakeRun:
         self.log, self.task_id, self.stubborn = log, task_id, stubborn
         self.done = asyncio.Event()
         self.nudges = 0
+        self.is_recorded = False
 
     async def run(self) -> None:
         self.log.append(f"start {self.task_id}")
@@ -111,8 +112,8 @@ def test_a_nudge_reaches_the_run_and_one_for_nobody_is_nothing() -> None:
         rig = Rig(1)
         await rig.backend.spawn("a")
         await settle()
-        await rig.backend.nudge("a")
-        await rig.backend.nudge("nobody")
+        rig.backend.nudge("a")
+        rig.backend.nudge("nobody")
         assert await rig.backend.stop("nobody", Cause.KILLED) == ()
         nudges = rig.runs["a"].nudges
         await rig.backend.close("terminated")
