@@ -108,6 +108,7 @@ class NoticeKind(StrEnum):
     MODEL_FALLBACK = "model_fallback"  # another model took over
     STREAM_BROKEN = "stream_broken"  # an answer broke off after a tool had started; what was whole counts
     EMPTY_ANSWER = "empty_answer"  # asked once more
+    MEDIA_REFUSED = "media_refused"  # the images and documents that an error named are left out from here on
     OUTPUT_CAP = "output_cap"  # a smaller output cap is tried
     COMPACTION = "compaction"
     TOOL_USE_SUMMARY = "tool_use_summary"  # one line about what a turn's tools did

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,19 @@ def test_the_fallback_holds_for_the_next_prompts_until_its_time_is_over(tmp_path
     with FakeAPI([overloaded] * 3 + [text(each) for each in "abc"], allow_violations=True) as api:
         asked = asyncio.run(main(api))
     assert asked == ["claude-sonnet-5"] * 3 + ["claude-haiku-4-5"] * 2 + ["claude-sonnet-5"]
+
+
+def test_only_the_image_that_an_error_names_is_left_out(tmp_path: Path) -> None:
+    def image(data: bytes) -> dict[str, Any]:
+        source = {"type": "base64", "media_type": "image/png", "data": b64encode(data).decode()}
+        return {"type": "image", "source": source}
+
+    what = "messages.0.content.1.image.source.base64: image dimensions exceed the maximum"
+    refused = http_error(400, "invalid_request_error", what, error_code="image_dimensions_too_large")
+    prompt = m.user([m.text_block("compare"), image(b"first"), image(b"second")])
+    with FakeAPI([refused, text("seen"), text("still")], allow_violations=True) as api:
+        run = drive(api, prompt, tmp=tmp_path)
+    sent = api.requests[1].messages[0]["content"]
+    assert [block["type"] for block in sent] == ["text", "text", "image"]
+    assert sent[2]["source"]["data"] == b64encode(b"second").decode() and "left out" in sent[1]["text"]
+    assert run.result.text == "seen" and len(run.notices("media_refused")) == 1 and run.result.transitions == ()

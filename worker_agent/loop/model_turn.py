@@ -27,7 +27,7 @@ from worker_agent.api.call import Call
 from worker_agent.api.client import BlockClosed, Finished, ModelEvent, ModelInfo, ModelRequest, TextPiece, ThinkingPiece
 from worker_agent.api.fallback import OverloadCounter, strip_thinking
 from worker_agent.api.retry import RetrySchedule
-from worker_agent.context.view import with_user_context
+from worker_agent.context.view import with_user_context, without_media
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop import transitions
 from worker_agent.loop.decide import Answer
@@ -120,6 +120,7 @@ class ModelTurn:
         self._has_refreshed_credentials = False
         self._has_asked_again = False
         self._lowered_cap_count = 0
+        self._refused_media: set[str] = set()  # paths that were named
         self._try = self._new_try()
 
     @property
@@ -259,6 +260,8 @@ class ModelTurn:
             return _Mend(0.0) if await self.params.client.refresh_credentials() else _Mend(None)
         if error.kind is ErrorKind.MAX_TOKENS_TOO_LARGE:
             return self._lower_cap(error)
+        if error.kind is ErrorKind.MEDIA_TOO_LARGE and self._names_media(error):
+            return await self._leave_out(error)
         if self.overloads.counter.tripped and self.params.fallback_model not in (None, self.model):
             return await self._fall_back()
         self.params.limiter.observe(error)
@@ -266,6 +269,21 @@ class ModelTurn:
         if delay is None:
             return _Mend(None)
         return _Mend(delay, (self._retry_notice(error, delay),))
+
+    def _names_media(self, error: ModelError) -> bool:
+        """Whether the error names something new, and there is something it can mean: else only a summary helps."""
+        has_media = any(without_media(message) is not message for message in self.prepared.view)
+        return has_media and bool(set(error.paths) - self._refused_media)
+
+    async def _leave_out(self, error: ModelError) -> _Mend:
+        """The blocks that the error named are taken out, here and in every later call: a row says which (see
+        `api/normalize.py`). A path that was named before is no reason to try again."""
+        self._refused_media |= set(error.paths)
+        row = m.notice(error.message, kind="api_error", media=list(error.paths))
+        await self.params.journal.append((row,))
+        self.told = (*self.told, row)
+        text = f"{error.message}; what it names is left out"
+        return _Mend(0.0, (e.Notice(e.NoticeKind.MEDIA_REFUSED, text, {"paths": list(error.paths)}),))
 
     def _lower_cap(self, error: ModelError) -> _Mend:
         fits = error.limit if error.limit is not None else self._cap // 2
