@@ -215,11 +215,17 @@ def steers_git(name: str) -> bool:
     return name in REPOSITORY_VARIABLES or name.startswith(REPOSITORY_PREFIXES)
 
 
+# What makes `cd x` lead elsewhere, runs a file first, splits or matches words otherwise.
+SHELL_SURPRISES = frozenset(
+    {"CDPATH", "BASH_ENV", "ENV", "GLOBIGNORE", "BASHOPTS", "SHELLOPTS", "POSIXLY_CORRECT", "GREP_OPTIONS"}
+)
+
+
 def tool_environment(environ: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:
     """The environment a tool's process gets: credentials out, and what steers git to a repository; `extra` in. No editor or
-    pager may wait for a person."""
+    pager may wait for a person, and nothing makes a shell read a command line otherwise than it is written."""
     env = os.environ if environ is None else environ
-    kept = {k: v for k, v in env.items() if not is_secret_name(k) and not steers_git(k)}
+    kept = {k: v for k, v in env.items() if not is_secret_name(k) and not steers_git(k) and k not in SHELL_SURPRISES}
     quiet = {
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_EDITOR": "true",

@@ -202,6 +202,7 @@ class ToolContext:
     denials: list[PermissionDenial] = field(default_factory=list)
     # of one call
     tool_use_id: str = ""
+    confine: Confine = Confine.GUARD  # how far the gates want a shell command to be held
     progress: Callable[[str], None] = field(default=lambda text: None)
 
     def __post_init__(self) -> None:

@@ -202,7 +202,9 @@ class Rule:
             except ValueError:
                 continue
             candidates = [relative] if self.behavior is Behavior.ALLOW else [relative, relative + "/_"]
-            if any(_gitignore(pattern, self.behavior is not Behavior.ALLOW).match_file(c) for c in candidates):
+            patterns = {pattern} if self.behavior is Behavior.ALLOW else {pattern, _as_a_name(pattern)}
+            fence = self.behavior is not Behavior.ALLOW
+            if any(_gitignore(one, fence).match_file(c) for one in patterns for c in candidates):
                 return True
         return False
 
@@ -301,6 +303,11 @@ def _gitignore(pattern: str, any_depth: bool) -> Any:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError:
         return GitIgnoreSpec.from_lines([])
+
+
+def _as_a_name(pattern: str) -> str:
+    """`app/[id]/page.tsx` is also a file of that very name: a fence means it, too."""
+    return re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", pattern)
 
 
 def resolve(path: Path) -> Path:
