@@ -7,11 +7,15 @@ What holds without any rule:
 
 - `Read`, `Glob`, `Grep` inside the roots (working directory, added directories, scratchpad) and `TodoWrite` are free, and
   so are `Agent`, `SendMessage`, `TaskStop`. Paths are judged as written and after links are resolved.
-- `Bash` is free where every part is in the read-only table and every file it names lies inside the roots. A compound
-  command is as free as its least free part; what cannot be parsed asks, and so does what hides what it runs.
-- `acceptEdits` runs edits inside the roots and `Bash` (redirections count as edits of their target); the places from
-  which code runs later, `.git`, `.claude` and the like, still ask. `plan` only reads. `dontAsk` denies what would ask.
-  `bypassPermissions` runs everything that no deny or ask rule speaks about.
+- `Bash` is free where the line is harmless by proof: `shell_harmless.py` and `shell_git_harmless.py` know every command,
+  every option and every kind of word in it, and each file it names lies inside the roots, in no place of secrets. What is
+  not proved asks: an expansion, a loop, a here-document, `xargs`. No list of bad things decides here.
+- `acceptEdits` runs edits inside the roots, and of `Bash` the commands `mkdir touch rm mv cp sed` and redirections whose
+  targets lie inside; any other command only where the operating system holds it there. Places that grant rights
+  (`places.py`) still ask. `plan` only reads. `dontAsk` denies what would ask. `bypassPermissions` runs everything that no
+  deny or ask rule speaks about.
+- Each `Allow` for `Bash` names how far the command is to be held (`Confine`): `READ_ONLY` where reading allowed it,
+  `WORKSPACE` in `acceptEdits`, `GUARD` where a rule, a mode, a hook or a person took the responsibility.
 - A worker's rights are at most its parent's: `child` keeps the parent as a ceiling, and the stricter verdict counts.
 """
 
