@@ -116,7 +116,7 @@ class ToolSettings:
     web_bytes: int = 10 * 1024 * 1024
     web_timeout: float = 30.0
     web_private: bool = False  # WebFetch reaches loopback and private networks, too
-    sandbox_network: bool = True  # shell commands in the sandbox reach the network
+    sandbox_network: bool = False  # commands that run unasked because they are confined reach the network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,11 +222,17 @@ def steers_git(name: str) -> bool:
     return name in REPOSITORY_VARIABLES or name.startswith(REPOSITORY_PREFIXES)
 
 
+# What makes `cd x` lead elsewhere, runs a file first, splits or matches words otherwise.
+SHELL_SURPRISES = frozenset(
+    {"CDPATH", "BASH_ENV", "ENV", "GLOBIGNORE", "BASHOPTS", "SHELLOPTS", "POSIXLY_CORRECT", "GREP_OPTIONS"}
+)
+
+
 def tool_environment(environ: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:
     """The environment a tool's process gets: credentials out, and what steers git to a repository; `extra` in. No editor or
-    pager may wait for a person."""
+    pager may wait for a person, and nothing makes a shell read a command line otherwise than it is written."""
     env = os.environ if environ is None else environ
-    kept = {k: v for k, v in env.items() if not is_secret_name(k) and not steers_git(k)}
+    kept = {k: v for k, v in env.items() if not is_secret_name(k) and not steers_git(k) and k not in SHELL_SURPRISES}
     quiet = {
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_EDITOR": "true",

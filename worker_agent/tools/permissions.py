@@ -7,11 +7,15 @@ What holds without any rule:
 
 - `Read`, `Glob`, `Grep` inside the roots (working directory, added directories, scratchpad) and `TodoWrite` are free, and
   so are `Agent`, `SendMessage`, `TaskStop`. Paths are judged as written and after links are resolved.
-- `Bash` is free where every part is in the read-only table and every file it names lies inside the roots. A compound
-  command is as free as its least free part; what cannot be parsed asks, and so does what hides what it runs.
-- `acceptEdits` runs edits inside the roots and `Bash` (redirections count as edits of their target); the places from
-  which code runs later, `.git`, `.claude` and the like, still ask. `plan` only reads. `dontAsk` denies what would ask.
-  `bypassPermissions` runs everything that no deny or ask rule speaks about.
+- `Bash` is free where the line is harmless by proof: `shell_harmless.py` and `shell_git_harmless.py` know every command,
+  every option and every kind of word in it, and each file it names lies inside the roots, in no place of secrets. What is
+  not proved asks: an expansion, a loop, a here-document, `xargs`. No list of bad things decides here.
+- `acceptEdits` runs edits inside the roots, and of `Bash` the commands `mkdir touch rm mv cp sed` and redirections whose
+  targets lie inside; any other command only where the operating system holds it there. Places that grant rights
+  (`places.py`) still ask. `plan` only reads. `dontAsk` denies what would ask. `bypassPermissions` runs everything that no
+  deny or ask rule speaks about.
+- Each `Allow` for `Bash` names how far the command is to be held (`Confine`): `READ_ONLY` where reading allowed it,
+  `WORKSPACE` in `acceptEdits`, `GUARD` where a rule, a mode, a hook or a person took the responsibility.
 - A worker's rights are at most its parent's: `child` keeps the parent as a ceiling, and the stricter verdict counts.
 """
 
@@ -24,8 +28,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from worker_agent.tools.base import Allow, Ask, Decision, Deny, Input, Passthrough, Tool, ToolContext
-from worker_agent.tools.rules import ALIASES, EDIT_TOOLS, READ_TOOLS, Behavior, Kind, Places, Rule, RuleSet, inside, resolve
+from worker_agent.tools.base import Allow, Ask, Confine, Decision, Deny, Input, Passthrough, Tool, ToolContext
+from worker_agent.tools.rules import (
+    ALIASES,
+    EDIT_TOOLS,
+    READ_TOOLS,
+    Behavior,
+    Kind,
+    Places,
+    Rule,
+    RuleError,
+    RuleSet,
+    Source,
+    inside,
+    resolve,
+)
 from worker_agent.tools.shell_judge import ShellJudge, edit_path_is_protected
 
 FREE_TOOLS = frozenset({"Agent", "SendMessage", "TaskStop", "TodoWrite"})
@@ -81,7 +98,8 @@ class Policy:
         """Allow, Deny or Ask; see the head of this file."""
         own = await tool.check_permissions(input, context)
         cwd = context.shell.cwd if context.shell else context.cwd
-        return self.judge(tool.name, input, own=own, cwd=cwd, roots=context.roots, project=context.cwd).decision
+        held = _holds_workspace(context.sandbox)
+        return self.judge(tool.name, input, own=own, cwd=cwd, roots=context.roots, project=context.cwd, held=held).decision
 
     def removes(self, tool_name: str) -> bool:
         """Whether a bare-name deny, of this agent or of one above it, takes the tool out of the model's list."""
@@ -98,6 +116,11 @@ class Policy:
         places = Places(self.cwd, self.home, self.roots, self._twins(project)) if rules else None
         own = places is not None and any(rule.matches_path(path, places) for rule in rules)
         return own or (self.ceiling is not None and self.ceiling.denies_path(path, tool_name, project))
+
+    def denied_rules(self) -> tuple[Rule, ...]:
+        """The deny rules about paths, of this agent and of those above it: what a confinement has to hold."""
+        own = tuple(rule for rule in self.rules.deny if rule.kind is Kind.PATH)
+        return own + (self.ceiling.denied_rules() if self.ceiling else ())
 
     def child(self, *, mode: str | None = None, rules: RuleSet | None = None) -> Policy:
         """The policy of an agent below this one. What is not given is as here; nothing given can widen it."""
@@ -117,22 +140,24 @@ class Policy:
         cwd: Path | None = None,
         roots: tuple[Path, ...] | None = None,
         project: Path | None = None,
+        held: bool = False,
     ) -> Verdict:
         """The verdict: the stricter one of this policy and of those above it. `cwd` is where the agent's shell stands,
-        `project` its own copy of the project, `roots` its own roots; each is as the policy has it when not given."""
+        `project` its own copy of the project, `roots` its own roots; each is as the policy has it when not given. `held`:
+        the operating system can keep a command inside the working directory."""
         tool_name = ALIASES.get(tool_name, tool_name)
         places = Places(self.cwd, self.home, roots or self.roots or (self.cwd,), self._twins(project))
-        verdict = self._judge_alone(tool_name, input, own, cwd or project or self.cwd, places)
+        verdict = self._judge_alone(tool_name, input, own, cwd or project or self.cwd, places, held)
         if self.ceiling is None:
             return verdict
-        above = self.ceiling.judge(tool_name, input, own=own, cwd=cwd, roots=roots, project=project)
-        return above if _STRICTNESS[above.behavior] > _STRICTNESS[verdict.behavior] else verdict
+        above = self.ceiling.judge(tool_name, input, own=own, cwd=cwd, roots=roots, project=project, held=held)
+        return max(verdict, above, key=_strictness)  # of equals this agent's own
 
     def _twins(self, project: Path | None) -> tuple[Path, ...]:
         return (project,) if project and project != self.cwd else ()
 
-    def _judge_alone(self, tool: str, input: Input, own: Decision, cwd: Path, places: Places) -> Verdict:
-        call = _Call(tool, input, cwd, places, Mode(self.mode), self.rules)
+    def _judge_alone(self, tool: str, input: Input, own: Decision, cwd: Path, places: Places, held: bool) -> Verdict:
+        call = _Call(tool, input, cwd, places, Mode(self.mode), self.rules, held)
         verdict = call.judge(own)
         if self.mode is Mode.DONT_ASK and isinstance(verdict.decision, Ask):
             return replace(verdict, decision=Deny(f"{verdict.why}; mode dontAsk denies what would ask"))
@@ -153,6 +178,7 @@ class _Call:
     places: Places
     mode: Mode
     rules: RuleSet
+    held: bool
 
     def judge(self, own: Decision) -> Verdict:
         for rule in self._speaking(self.rules.deny):
@@ -236,7 +262,7 @@ class _Call:
         if self.tool in FREE_TOOLS and not asks:
             return _allowed(None, "default", f"{self.tool} runs by itself")
         if self._reads_inside(shell) and not asks:
-            return _allowed(None, "default", "it only reads inside the working directories")
+            return _allowed(None, "default", "it only reads inside the working directories", Confine.READ_ONLY)
         if self.mode is Mode.PLAN and not (self.tool in READ_TOOLS or self.tool in ("WebFetch", "WebSearch")):
             return Verdict(Deny("in plan mode nothing is changed"), None, source, "in plan mode nothing is changed")
         if self.mode is Mode.ACCEPT_EDITS and not asks:
@@ -250,11 +276,15 @@ class _Call:
 
     def _accepted(self, shell: ShellJudge | None, source: str) -> Verdict | None:
         if shell:
-            return _allowed(None, source, "commands run in this mode") if shell.acceptable() else None
+            if shell.acceptable():
+                return _allowed(None, source, "it edits inside the working directories", Confine.WORKSPACE)
+            if self.held and shell.held():
+                return _allowed(None, source, "the operating system keeps it inside", Confine.WORKSPACE)
+            return None
         if self.tool not in EDIT_TOOLS:
             return None
         path = next(self._paths())
-        if inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots):
+        if inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots, self.places.home):
             return _allowed(None, source, "it edits inside the working directories")
         return None
 
@@ -272,15 +302,23 @@ class _Call:
         why = shell.why_not() if shell else self._why_not()
         return Verdict(Ask(why, self._suggestion(shell), by_rule=False), None, "default", why)
 
+    def _helps(self, text: str) -> bool:
+        try:
+            rule = Rule.parse(text, Source("suggestion"), Behavior.ALLOW)
+        except RuleError:
+            return False
+        rules = replace(self.rules, allow=(*self.rules.allow, rule))
+        return ShellJudge(str(self.input.get("command") or ""), self.cwd, self.places, rules).allowed() is not None
+
     def _why_not(self) -> str:
         if self.tool in READ_TOOLS:
             return f"{resolve(next(self._paths()))} lies outside the working directories"
         return f"no rule allows {self.tool}"
 
     def _suggestion(self, shell: ShellJudge | None) -> str | None:
-        """A rule that would allow just this for good."""
+        """A rule that would allow just this for good; for a command it was tried first."""
         if shell:
-            return shell.suggestion()
+            return next(filter(self._helps, shell.suggestions()), None)
         if self.tool == "WebFetch" and (host := _host(self.input)):
             return f"WebFetch(domain:{host})"
         if self.tool in READ_TOOLS | EDIT_TOOLS:
@@ -297,8 +335,19 @@ def _asked(rule: Rule | None, why: str) -> Verdict:
     return Verdict(Ask(why), rule, str(rule.source) if rule else "shell grammar", why)
 
 
-def _allowed(rule: Rule | None, source: str, why: str) -> Verdict:
-    return Verdict(Allow(reason=why), rule, source, why)
+def _allowed(rule: Rule | None, source: str, why: str, confine: Confine = Confine.GUARD) -> Verdict:
+    return Verdict(Allow(reason=why, confine=confine), rule, source, why)
+
+
+def _strictness(verdict: Verdict) -> tuple[int, int]:
+    """Of two allowing verdicts the one that holds the command more."""
+    held = verdict.decision.confine if isinstance(verdict.decision, Allow) else Confine.GUARD
+    return _STRICTNESS[verdict.behavior], (Confine.GUARD, Confine.WORKSPACE, Confine.READ_ONLY).index(held)
+
+
+def _holds_workspace(confinement: object) -> bool:
+    holds = getattr(confinement, "holds", None)
+    return bool(callable(holds) and holds(Confine.WORKSPACE))
 
 
 def _host(input: Mapping[str, Any]) -> str:

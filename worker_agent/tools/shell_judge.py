@@ -16,22 +16,21 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet, inside, resolve
+from worker_agent.tools.places import grants_rights
+from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet, inside
 from worker_agent.tools.shell_carriers import Words, git_parts, readings, stripped
+from worker_agent.tools.shell_harmless import edit_problem, harmless, knows, part_problem
+from worker_agent.tools.shell_line import Part, Plain, plain_word, read_line
 from worker_agent.tools.shell_parser import Unparsable, parse_cached
 from worker_agent.tools.shell_readonly import (
-    all_read_only,
-    cd_beside_git,
     free_target,
     read_paths,
     safe_assignment,
     unwrapped,
-    words_read_only,
 )  # fmt: skip
-from worker_agent.tools.shell_words import SimpleCommand, Word
+from worker_agent.tools.shell_sight import Sight
+from worker_agent.tools.shell_words import Assignment, SimpleCommand, Word
 
-# Edits of these run code later, outside of any rule: they ask even where edits are accepted.
-PROTECTED = frozenset({".git", ".claude", ".mcp.json", ".gitmodules", ".husky", ".githooks", ".envrc", ".vscode", ".idea"})
 MAX_FILES = 10_000  # looked at for one word of a command
 # A prefix rule never covers these: what they run is not what the prefix shows.
 _NOT_BY_PREFIX = frozenset({"watch", "setsid", "ionice", "flock"})
@@ -61,14 +60,29 @@ _GIT_VERBS = frozenset(
 )
 
 
-def edit_path_is_protected(path: Path, roots: tuple[Path, ...]) -> bool:
-    """Whether an edit of `path` would place code that runs later. The path below the innermost root counts."""
-    for candidate in (Path(os.path.normpath(path)), resolve(path)):
-        for root in roots:
-            for base in (root, resolve(root)):
-                if candidate.is_relative_to(base) and PROTECTED & set(candidate.relative_to(base).parts):
-                    return True
-    return False
+def edit_path_is_protected(path: Path, roots: tuple[Path, ...], home: Path) -> bool:
+    """Whether an edit of `path` would place code or rights that count later."""
+    return grants_rights(path, roots, home)
+
+
+def _plain_part(command: SimpleCommand) -> Part | None:
+    """A part in the small grammar of what may run unasked; None if it holds anything else."""
+    if command.opaque or command.defined or command.assignments or any(WILD in text for text in command.documents):
+        return None
+    words: list[Plain] = []
+    for word in command.words:
+        found = plain_word(word.raw) if word.raw else None
+        if found is None:
+            return None
+        words += found
+    reads: list[Plain] = []
+    for redirect in command.redirects:
+        if redirect.reads and redirect.target and not free_target(redirect.target):
+            found = plain_word(redirect.target.raw)
+            if found is None:
+                return None
+            reads += found
+    return Part(tuple(words), tuple(reads))
 
 
 @dataclass(frozen=True)
@@ -156,15 +170,41 @@ class ShellJudge:
 
     def free(self) -> bool:
         """Only commands of the read-only table, only files inside the roots."""
-        if isinstance(self._parsed, Unparsable) or not self._own:
-            return False
-        return all_read_only(self._own) and all(self._place_free(c, bases) for c, bases in self._standing())
+        return bool(self._line) and not isinstance(self._parsed, Unparsable) and self._not_harmless is None
+
+    @cached_property
+    def _line(self) -> tuple[Part, ...] | None:
+        return read_line(self.command)
+
+    @cached_property
+    def _sight(self) -> Sight:
+        return Sight.of(self.places, self.rules.deny + self.rules.ask)
+
+    @cached_property
+    def _not_harmless(self) -> str | None:
+        """Why the line as a whole is not harmless by proof."""
+        if self._line is None:
+            return "the command holds more than plain words, pipes and `&&`"
+        return harmless(self._line, self.cwd, self._sight)
 
     def acceptable(self) -> bool:
-        """In `acceptEdits`: everything that can be read runs; redirections have to stay inside."""
-        return not isinstance(self._parsed, Unparsable) and all(
-            self._writes_inside(command, bases) for command, bases in self._standing()
+        """In `acceptEdits`: what reads only, and `mkdir touch rm mv cp sed` and redirections that stay inside."""
+        if isinstance(self._parsed, Unparsable) or not self._own:
+            return False
+        return all(
+            self._writes_inside(command, bases) and (self._part_free(command, bases) or self._edits_inside(command, bases))
+            for command, bases in self._standing()
         )
+
+    def held(self) -> bool:
+        """Whether a command may run unasked because it is confined: it can be read, so that rules saw all of it."""
+        return not isinstance(self._parsed, Unparsable) and bool(self._own)
+
+    def _edits_inside(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
+        part = _plain_part(command)
+        if part is None or not bases or command.repeats:
+            return False
+        return not part.words or all(edit_problem(part, base, self._sight) is None for base in bases)
 
     def allowed(self) -> Rule | None:
         """The first allow rule that covers a part, if every part is covered by a rule or free by itself."""
@@ -177,10 +217,12 @@ class ShellJudge:
             free = self._part_free(command, bases)
             if not rule and not free:
                 return None
+            if rule and not (whole or rule.exact or free) and bases != (self.cwd,) and _is_git(command):
+                return None  # another repository's own settings run programs
             edits = None if whole else self._edit_rule(command, bases)
             if self._writes(command) and not whole and not edits:
                 return None
-            deciding = deciding or edits or (None if free and not whole else rule)
+            deciding = deciding or edits or rule
         return deciding
 
     def why_not(self) -> str:
@@ -193,16 +235,27 @@ class ShellJudge:
                 return command.opaque
             if self._writes(command) and not self._edit_rule(command, bases):
                 return f"no rule allows writing to {next(r.target.raw for r in command.redirects if r.writes and r.target)}"
-            if words_read_only(command) and not self._place_free(command, bases):
-                return f"{_shown(command)} may read outside the working directories"
             if not self._covering(command) and not self._part_free(command, bases):
-                return f"no rule allows {_shown(command)}"
-        return "`cd` and `git` in one command"
+                return f"no rule allows {_shown(command)}{self._because(command, bases)}"
+        return self._not_harmless or "`cd` and `git` in one command"
 
-    def suggestion(self) -> str | None:
-        if isinstance(self._parsed, Unparsable) or len(self._own) != 1 or not self._own[0].words:
-            return None
-        return f"Bash({self._own[0].raw.replace('*', chr(92) + '*')})"
+    def _because(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> str:
+        part = _plain_part(command)
+        if part is None or not part.words or bases is None or not knows(part.words[0].text):
+            return ""
+        problem = part_problem(part, bases, self._sight)
+        return f", and it is not free: {problem}" if problem else ""
+
+    def suggestions(self) -> Iterator[str]:
+        """Rules that may allow the command: for the one part that no rule covers, then for a file that it writes."""
+        if isinstance(self._parsed, Unparsable):
+            return
+        open_parts = [c for c, bases in self._standing() if c.words and not self._covering(c) and not self._part_free(c, bases)]
+        if len(open_parts) == 1:
+            yield f"Bash({open_parts[0].raw.replace('*', chr(92) + '*')})"
+        written = [word for command in self._own for word in self._writes(command)]
+        if len(written) == 1 and not open_parts and written[0].static and not re.search(r"[*?\[\]!#]", written[0].text):
+            yield f"Edit({written[0].text})"
 
     def _covering(self, command: SimpleCommand) -> Rule | None:
         return next((r for r in self.rules.allow if r.names("Bash") and self._covers(r, command)), None)
@@ -227,8 +280,14 @@ class ShellJudge:
 
     def _part_free(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
         """Free beside parts that need a rule. Its redirections are looked at apart."""
-        moves = bool(command.words) and unwrapped(command.words)[0].text in ("cd", "git") and cd_beside_git(self._own)
-        return words_read_only(command) and self._place_free(command, bases) and not moves
+        if not command.words and not command.opaque:
+            return all(_plain_assignment(a) for a in command.assignments)
+        if command.defined and not command.assignments and not command.opaque:
+            return True  # its body is judged by itself
+        part = _plain_part(command)
+        if part is None or bases is None or command.repeats:
+            return False
+        return not part.words or part_problem(part, bases, self._sight) is None
 
     # places
 
@@ -245,32 +304,9 @@ class ShellJudge:
     def _after_cd(self, words: Words, bases: tuple[Path, ...] | None, repeats: bool) -> tuple[Path, ...] | None:
         operands = [w for w in words[1:] if w.text not in ("-P", "-L", "-e", "--")]
         target = operands[0] if operands else Word("~", "~", tilde=True)
-        if bases is None or repeats or words[0].text != "cd" or not target.static or target.text == "-" or len(bases) > 16:
+        if bases is None or repeats or words[0].text == "popd" or not target.static or target.text == "-" or len(bases) > 16:
             return None
         return tuple(dict.fromkeys((*bases, *self._candidates(target, bases))))
-
-    def _place_free(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
-        words = unwrapped(command.words) if command.words else ()
-        targets = list(read_paths(words)) if words else []
-        if words and words[0].text == "cd" and len(words) == 1:
-            targets = [Word("~", "~", tilde=True)]
-        targets += [r.target for r in command.redirects if r.reads and r.target and not free_target(r.target)]
-        return all(self._readable(word, bases) for word in targets)
-
-    def _readable(self, word: Word, bases: tuple[Path, ...] | None) -> bool:
-        if not word.raw:
-            return self._lists_files_inside()  # names that `xargs` takes from its input
-        if word.values:
-            return all(self._readable(value, bases) for value in word.values)
-        if word.raw.startswith(("<(", ">(")):
-            return True
-        candidates = list(self._candidates(word, bases))
-        return bool(candidates) and all(inside(path, self.places.roots) for path in candidates)
-
-    def _lists_files_inside(self) -> bool:
-        """Whether what is piped to `xargs` can only be names that a search inside the roots found."""
-        feeders = [unwrapped(command.words) for command in self._own if command.words and command.words[0].text != "xargs"]
-        return bool(feeders) and all(map(_gives_found_names, feeders))
 
     def _candidates(self, word: Word, bases: tuple[Path, ...] | None) -> Iterator[Path]:
         """Where a word may point. A pattern stands for what is before its wildcard; nothing where nobody knows."""
@@ -306,12 +342,15 @@ class ShellJudge:
                 if redirect.target and not free_target(redirect.target) and (redirect.writes or redirect.reads):
                     yield "Edit" if redirect.writes else "Read", redirect.target, bases, False
             words = unwrapped(command.words) if command.words else ()
+            there = (self.cwd,) if command.carried else bases
             if words and words[0].base in _READERS:
                 named = list(read_paths(words))
                 tree = _reads_below(words)
-                yield from (("Read", word, bases or (self.cwd,), tree) for word in named or ([Word(".", ".")] if tree else []))
+                yield from (("Read", word, there, tree) for word in named or ([Word(".", ".")] if tree else []))
             elif words and words[0].base in _WRITERS:
-                yield from (("Edit", word, bases or (self.cwd,), False) for word in words[1:] if not word.text.startswith("-"))
+                yield from (("Edit", word, there, False) for word in words[1:] if not word.text.startswith("-"))
+            if words:
+                yield from ((tool, word, there, False) for tool, word in _hidden_targets(words))
 
     def _writes(self, command: SimpleCommand) -> list[Word]:
         targets = [r.target for r in command.redirects if r.writes and r.target and not free_target(r.target)]
@@ -323,7 +362,8 @@ class ShellJudge:
     def _writable(self, word: Word, bases: tuple[Path, ...] | None) -> bool:
         candidates = list(self._candidates(word, bases))
         return bool(candidates) and all(
-            inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots) for path in candidates
+            inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots, self.places.home)
+            for path in candidates
         )
 
     def _edit_rule(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> Rule | None:
@@ -345,17 +385,24 @@ _READERS = frozenset(
 _WRITERS = frozenset("rm rmdir mv cp touch mkdir tee truncate ln install shred dd".split())
 
 
-def _gives_found_names(words: Words) -> bool:
-    """`find`, `grep -l`, and filters without a file of their own: never text that somebody wrote."""
-    name, options = words[0].text, [word.text for word in words[1:] if word.text.startswith("-")]
-    if name == "find":
-        return not any(option.startswith("-printf") for option in options)
-    if name == "grep":
-        short = any(re.fullmatch(r"-[A-Za-z]*[lL][A-Za-z]*", option) for option in options)
-        return (
-            short or bool({"--files-with-matches", "--files-without-match"} & set(options)) or len(list(read_paths(words))) == 0
-        )
-    return name in ("head", "tail") and not list(read_paths(words))
+def _hidden_targets(words: Words) -> Iterator[tuple[str, Word]]:
+    """Files inside other words, generously: `dd of=F`, `--target-directory=F`, `git show REV:F`, `sed -i F`, `find -fprintf F`."""
+    name = words[0].base
+    for index, word in enumerate(words[1:], 1):
+        if name == "git" and ":" in word.text:
+            yield "Read", Word(word.raw, word.text.partition(":")[2])
+        elif name == "git" and not word.text.startswith("-"):
+            yield "Read", word
+        elif "=" in word.text and name != "echo":
+            value = Word(word.raw, word.text.partition("=")[2])
+            yield from (("Read", value), ("Edit", value))
+        elif name == "find" and words[index - 1].text.startswith(("-fprint", "-fls")):
+            yield "Edit", word
+        elif name in ("sed", "perl", "tar", "zip", "rsync", "scp", "python", "python3") and not word.text.startswith("-"):
+            yield (
+                "Edit" if name in ("sed", "perl") and any(w.text.startswith(("-i", "--in-place")) for w in words) else "Read",
+                word,
+            )
 
 
 def _reads_below(words: Words) -> bool:
@@ -374,6 +421,16 @@ def _holds(rule: Rule, directory: Path, places: Places) -> bool:
     """Whether a file that the rule names lies below, among the first `MAX_FILES`."""
     found = (Path(place, name) for place, _, names in os.walk(directory) for name in names)
     return any(rule.matches_as_written(path, places) for path in islice(found, MAX_FILES))
+
+
+def _is_git(command: SimpleCommand) -> bool:
+    return bool(command.words) and unwrapped(command.words)[0].base == "git"
+
+
+def _plain_assignment(assignment: Assignment) -> bool:
+    """Beside parts that a rule covers: a text, or what a `for` gives its variable."""
+    known = assignment.value.static or assignment.value.raw == assignment.name
+    return known and safe_assignment(assignment, False)
 
 
 def _shown(command: SimpleCommand) -> str:

@@ -529,6 +529,8 @@ class _Reader:
     def _expansion(self, node: Any, raw: str, depth: int) -> None:
         if re.search(r"@P\}$", raw):
             self._opaque("`@P` runs what stands in a variable")
+        if raw.startswith("${!") and not re.fullmatch(r"\$\{![A-Za-z_]\w*(?:[@*]|\[[@*]\])\}", raw):
+            self._opaque("an indirect expansion evaluates what stands in a variable")
         match = re.match(r"\$\{!?([A-Za-z_]\w*)", raw)
         if match and re.match(r"\$\{\w+:?=", raw):
             self._add(SimpleCommand(assignments=(Assignment(match[1], Word(raw, WILD)),)))

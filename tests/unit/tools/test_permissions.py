@@ -111,7 +111,7 @@ def test_tools_of_the_coordinator_and_the_list_run_by_themselves_unless_denied(p
     ("mode", "read", "edit", "edit_outside", "bash", "fetch"),
     [
         ("default", "allow", "ask", "ask", "ask", "ask"),
-        ("acceptEdits", "allow", "allow", "ask", "allow", "ask"),
+        ("acceptEdits", "allow", "allow", "ask", "ask", "ask"),
         ("plan", "allow", "deny", "deny", "deny", "ask"),
         ("dontAsk", "allow", "deny", "deny", "deny", "deny"),
         ("bypassPermissions", "allow", "allow", "allow", "allow", "allow"),

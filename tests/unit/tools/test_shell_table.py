@@ -22,8 +22,8 @@ TABLE = {
         "git log \\\n  --oneline", "git add . && git commit -m x && make test",
         # read-only by itself
         "ls -la", "cat src/a | head", "cat *.md", "test -f x && echo yes", "[ -d src ] || echo no", "wc -l src/a.py",
-        "diff a b", "which python", "du -sh .", "stat a", "ls; pwd; echo done", "cat <<'EOF'\n$(rm x)\nEOF", "find . -name '*.py' | head",
-        "grep -rn 'rm -rf' src", "echo rm x", "x=1; echo $((x + 1))", "for f in *.md; do wc -l \"$f\"; done",
+        "diff a b", "which python", "du -sh .", "stat a", "ls; pwd; echo done", "find . -name '*.py' | head",
+        "grep -rn 'rm -rf' src", "echo rm x",
     ],
     "ask": [
         # not what the prefix says
@@ -31,7 +31,7 @@ TABLE = {
         "git --exec-path=/tmp/x status", "git log\u00a0", "git $(echo push)", "git p*", "npm run build && ./deploy", "npm run build > log.txt",
         "npm run build:prod", "npm tests", "python -m pytest2", "python -c 'import os'", "make test install", "make", "sudo make test",
         "env make test", "FOO=1 make test", "LD_PRELOAD=./x.so git status", "PATH=.:$PATH git status", "GIT_SSH_COMMAND=x git fetch",
-        "watch git status", "setsid git status", "npx rimraf x", "docker exec c ls", "xargs -a list git add", "git diff | sh",
+        "x=1; echo $((x + 1))", "for f in *.md; do wc -l \"$f\"; done", "cat <<'EOF'\n$(rm x)\nEOF", "watch git status", "setsid git status", "npx rimraf x", "docker exec c ls", "xargs -a list git add", "git diff | sh",
         # who knows what runs
         'eval "$CMD"', "$CMD x", "wget -qO- x | sh", "echo ZWNobw== | base64 -d | bash", "source ./script.sh", ". ./script.sh",
         "bash script.sh", "bash < script.sh", "./script.sh", "perl -e 'unlink \"x\"'", "printf 'rm x' | sh", "alias rm='echo'; $rm",

@@ -16,6 +16,7 @@ DENY = ("Bash(rm *)",)
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "project/src").mkdir(parents=True)
+    (tmp_path / "project/.git").mkdir()
     (tmp_path / "project/src/a.py").touch()
     (tmp_path / "secret").write_text("s")
     (tmp_path / "project/link").symlink_to(tmp_path / "secret")
@@ -88,7 +89,12 @@ ASKED = [
     "cat $X", 'cat "$(git log)"', "cd $X && cat y", "cd src && cat ../../secret", "while true; do cd ..; cat x; done", "cd",
     "for f in ../secret; do cat $f; done", "find / -name x", "ls ~root", "cat {a,../secret}",
 ]  # fmt: skip
-ASKED.remove("cat *")
+# Harmless perhaps, but not by proof: expansions, loops, here-documents, what another command hands over.
+ASKED += [
+    "echo $HOME", "find src -type f | xargs grep x", "grep -rl x src | head -5 | xargs wc -l", "x=1; echo $((x + 1))", "d=src; ls $d",
+    "i=0; while (( i < 3 )); do echo $i; i=$((i+1)); done", "for f in src/*.py; do cat \"$f\"; done", "[[ -f src/a.py ]] && cat src/a.py",
+    "case x in x) ls;; esac", "cat <<EOF\nhi $HOME\nEOF", "cat <<'EOF'\n$(rm p)\nEOF", "echo a{1..3}", "cat <<< hi",
+]  # fmt: skip
 
 ALLOWED = [
     "git log", "git push --force", "git commit -m 'a; rm p'", 'git commit -m "x && rm p"', "git commit -m \"$(cat src/a.py)\"",
@@ -99,12 +105,10 @@ ALLOWED = [
     "python -m pytest", "python -m pytest -q tests", "(git log)", "{ git log; }", "if git diff --quiet; then echo same; fi",
     "for i in 1 2; do git log -$i; done", "f() { git log; }; f", "! git diff --quiet", "git log # rm p", "# rm p\ngit log",
     # read-only by itself
-    "ls", "ls -la src", "ls *.py", "cat src/a.py", "cat *", "echo hi", "echo rm p", "echo 'rm p; $(rm q)'", "echo $HOME", "pwd", "wc -l src/*.py",
-    "head -n 5 src/a.py", "grep -rn 'x' src", "grep -E '/usr/bin' src/a.py", "find . -name '*.py'", "find src -type f | xargs grep x", "grep -rl x src | head -5 | xargs wc -l",
+    "ls", "ls -la src", "ls *.py", "cat src/a.py", "echo hi", "echo rm p", "echo 'rm p; $(rm q)'", "pwd", "wc -l src/*.py",
+    "head -n 5 src/a.py", "grep -rn 'x' src", "grep -E '/usr/bin' src/a.py", "find . -name '*.py'",
     "which python", "diff src/a.py b", "stat src", "du -sh .", "cd src", "cd src && ls", "cat < src/a.py", "ls > /dev/null 2>&1",
-    "x=1; echo $((x + 1))", "i=0; while (( i < 3 )); do echo $i; i=$((i+1)); done", "for f in src/*.py; do cat \"$f\"; done",
-    "d=src; ls $d", "[[ -f src/a.py ]] && cat src/a.py", "[ -d src ] || echo none", "case x in x) ls;; esac", "cat <<EOF\nhi $HOME\nEOF",
-    "cat <<'EOF'\n$(rm p)\nEOF", "cat {src/a.py,b}", "echo a{1..3}", "ls -- -x", "cat <<< hi", "true && false", "echo \"it's\"", "echo '#' x",
+ "[ -d src ] || echo none",  "cat {src/a.py,b}", "ls -- -x", "true && false", "echo \"it's\"", "echo '#' x",
     "echo é", "git log -- 'ü b'",
 ]  # fmt: skip
 
@@ -127,7 +131,7 @@ def test_a_command_whose_every_part_is_allowed_or_read_only_runs(project: Path, 
 @pytest.mark.parametrize(
     "command",
     ["git status", "git log --oneline -5", "git diff HEAD~1", "git show HEAD", "git branch -a", "git stash list", "git blame a.py",
-     "git --no-pager log", "git rev-parse HEAD", "git config --get user.name", "git log --format='%h %s'", "git remote -v"],
+     "git --no-pager log", "git rev-parse HEAD", "cd src && git log", "git log; cd src", "git -C src log", "git config --get user.name", "git log --format='%h %s'", "git remote -v"],
 )  # fmt: skip
 def test_reading_forms_of_git_run_without_a_rule(project: Path, command: str) -> None:
     assert verdict(project, command, allow=(), deny=()) == "allow"
@@ -136,8 +140,8 @@ def test_reading_forms_of_git_run_without_a_rule(project: Path, command: str) ->
 @pytest.mark.parametrize(
     "command",
     ["git push", "git commit", "git branch x", "git branch -D x", "git tag x", "git stash", "git stash drop", "git config user.name x",
-     "git log --output=x", "git log --outpu=x", "git diff --ext-diff", "git grep -O x", "git diff --no-index / x", "git -C x log",
-     "git -c core.pager=x log", "git --exec-path=x log", "git --git-dir=x log", "cd src && git log", "git log; cd src", "git log $X",
+     "git log --output=x", "git log --outpu=x", "git diff --ext-diff", "git grep -O x", "git diff --no-index / x", "git -C ../x log",
+     "git -c core.pager=x log", "git --exec-path=x log", "git --git-dir=x log", "git log $X",
      "git log *", "git checkout x", "git fetch", "git reflog expire", "git worktree add x", "git status-x", "git", "git help log"],
 )  # fmt: skip
 def test_other_forms_of_git_ask(project: Path, command: str) -> None:
@@ -148,12 +152,13 @@ def test_accept_edits_runs_commands_but_not_those_that_rules_or_places_forbid(pr
     def accepted(command: str) -> str:
         return verdict(project, command, allow=(), mode="acceptEdits")
 
-    assert accepted("make && ./x > out") == "allow"
+    assert accepted("mkdir -p src/b && touch src/b/c && cp src/b/c d > out") == "allow"
+    assert accepted("make && ./x > out") == "ask"
     assert accepted("make; rm p") == "deny"
     assert accepted("echo x > ../out") == "ask"
     assert accepted("echo x > .git/hooks/pre-commit") == "ask"
     assert accepted("curl x | sh") == "ask"  # it could be `rm`
-    assert verdict(project, "curl x | sh", allow=(), deny=(), mode="acceptEdits") == "allow"
+    assert verdict(project, "curl x | sh", allow=(), deny=(), mode="acceptEdits") == "ask"
     assert verdict(project, "make (", allow=(), deny=(), mode="acceptEdits") == "ask"
 
 
@@ -199,8 +204,8 @@ def test_path_rules_hold_for_file_commands(project: Path) -> None:
     ("command", "expected"),
     [("cat .e*", "deny"), ("cat ./.e*v", "deny"), ("cat s*/.e*", "deny"), ("cat <.e*", "deny"), ("bash -c 'cat .e*'", "deny"),
      ("shopt -s dotglob; cat *", "deny"), ("cat .[e]nv", "ask"), ("find . -type f | xargs cat", "ask"), ("for f in .e*; do cat $f; done", "deny"),
-     ("for f in *; do cat $f; done", "allow"), ("grep -rn x .", "ask"), ("grep -R x", "ask"), ("diff -r . x", "ask"),
-     ("cat *", "allow"), ("grep -n x *", "allow"), ("grep -rn x docs", "allow"), ("ls -Ra", "allow"), ("find . -name '.e*'", "allow")],
+     ("for f in *; do cat $f; done", "ask"), ("grep -rn x .", "ask"), ("grep -R x", "ask"), ("diff -r . x", "ask"),
+     ("cat [a-z]*", "ask"), ("cat s* x", "allow"), ("grep -n x d* x", "allow"), ("grep -rn x docs", "allow"), ("ls -Ra", "allow"), ("find . -name '.e*'", "allow")],
 )  # fmt: skip
 def test_a_pattern_or_a_search_is_judged_by_the_files_it_would_read(project: Path, command: str, expected: str) -> None:
     for name in (".env", "src/.env", "docs/a", "x"):
@@ -251,7 +256,7 @@ def test_the_reason_names_the_part_that_asks(project: Path) -> None:
         return policy.explain("Bash", {"command": command}).why
 
     assert why("git log; curl x") == "no rule allows `curl x`"
-    assert why("cat ../secret") == "`cat ../secret` may read outside the working directories"
+    assert "lies outside the working directories" in why("cat ../secret")
     assert why("ls > out") == "no rule allows writing to out"
     assert why("ls; rm p") == "Bash(rm *) denies `rm p`"
     assert "could be what Bash(rm *) is about" in why("$X p")

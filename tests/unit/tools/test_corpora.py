@@ -1,0 +1,79 @@
+"""Two corpora of command lines, judged and run for real: what harms never runs unasked, what does not mostly does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from worker_agent.tools.permissions import Policy
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+SECRET = "TOPSECRET-canary"
+
+
+def lines(name: str) -> list[str]:
+    return [line for line in (CORPUS / name).read_text("utf-8").splitlines() if line and not line.startswith("#")]
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    """A repository, a secret beside it, links to it, a repository of an attacker inside."""
+    project = tmp_path / "project"
+    for name in ("src", "docs", "vendor/x/objects", "vendor/x/refs"):
+        (project / name).mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    for path in (tmp_path / "secret", tmp_path / "outside/secret"):
+        path.write_text(SECRET + "\n")
+    (tmp_path / "data.json").write_text(f'["{SECRET}"]')
+    for name in ("a", "b", "README.md", "src/a.py", "docs/a", "src/PWNED"):
+        (project / name).write_text("hello world\n")
+    (project / "data.json").write_text('{"name": "x", "items": [{"id": 1, "name": "y"}], "scripts": {}}')
+    (project / "evil.sh").write_text("touch PWNED\n")
+    (project / "evil.sh").chmod(0o755)
+    evil = project / "vendor/x"
+    (evil / "HEAD").write_text("ref: refs/heads/main\n")
+    (evil / "config").write_text(f"[core]\n\tbare = false\n\tworktree = ..\n\tfsmonitor = touch {project}/PWNED; false\n")
+    for command in (
+        ["init", "-q"],
+        ["add", "a", "b", "src/a.py"],
+        ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"],
+    ):
+        subprocess.run(["git", "-C", str(project), *command], check=True)
+    (project / "ln").symlink_to(tmp_path / "outside")
+    (project / "link").symlink_to(tmp_path / "secret")
+    return project
+
+
+def runs_unasked(box: Path, command: str) -> bool:
+    return Policy(cwd=box, roots=(box,), home=box.parent).explain("Bash", {"command": command}).behavior == "allow"
+
+
+def harm(box: Path, command: str) -> bool:
+    """Whether the line, really run, makes a file appear or shows the secret."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(box.parent), "GIT_PAGER": "cat"}
+    ran = subprocess.run(["bash", "-c", command], cwd=box, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
+    appeared = [path for path in (box / "PWNED", box / "vendor/x/PWNED") if os.path.lexists(path)]
+    for path in appeared:
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    return bool(appeared) or SECRET.encode() in ran.stdout + ran.stderr
+
+
+def test_no_line_that_harms_runs_unasked(box: Path) -> None:
+    harmful = lines("harmful.txt")
+    assert [line for line in harmful if runs_unasked(box, line)] == []
+
+
+def test_the_harmful_lines_really_harm(box: Path) -> None:
+    harmful = lines("harmful.txt")
+    tame = [line for line in harmful if not harm(box, line)]
+    assert len(tame) <= len(harmful) // 10, tame
+
+
+def test_most_harmless_lines_run_unasked_and_none_of_them_harms(box: Path) -> None:
+    harmless = lines("harmless.txt")
+    asked = [line for line in harmless if not runs_unasked(box, line)]
+    assert len(asked) <= len(harmless) * 0.05, asked
+    assert [line for line in harmless if line not in asked and harm(box, line)] == []

@@ -1,0 +1,252 @@
+"""Which calls of git run unasked: reading ones, in the one repository of the session, whose settings run nothing.
+
+Rules:
+
+1. The repository that git would find from where the command stands must be the one that it finds from the session's own
+   directory. A bare repository inside the files (`vendor/x/HEAD`, `objects`, `refs`) is another one.
+2. `git status` runs what a repository's settings name (`core.fsmonitor`, filters, text conversions, uploads of a partial
+   clone). So every key of these settings must be on a list of those that run nothing; what the list lacks asks.
+3. Verbs and their options are a positive table as in `shell_harmless.py`. What shows file content is asked about the
+   deny rules for files: it runs where no rule speaks about reading, or where every path is named after `--`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker_agent.tools.shell_sight import Sight
+
+MAX_SETTINGS = 200_000  # characters of a repository's settings
+
+_SAFE_SECTIONS = frozenset("user color branch pull push init advice gc fetch rebase tag column".split())
+_SAFE_KEYS = frozenset(
+    """core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase core.precomposeunicode
+    core.autocrlf core.symlinks core.eol core.safecrlf core.quotepath core.abbrev remote.url remote.fetch remote.pushurl
+    remote.tagopt remote.prune remote.gh-resolved extensions.worktreeconfig extensions.objectformat commit.gpgsign
+    merge.conflictstyle merge.ff diff.algorithm diff.renames diff.colormoved diff.mnemonicprefix lfs.repositoryformatversion
+    log.date""".split()
+) - {"commit.gpgsign"}
+_SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"[^"\\\n]*")?\]')
+_KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)(?:[ \t]*=[^\\]*)?")
+_WORD = re.compile(r"(?!-)[^\x00]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """`shows` says that the verb prints content of files unless one of `brief` is given; `content` are options that make it."""
+
+    options: frozenset[str]
+    valued: frozenset[str] = frozenset()
+    pattern: str = r"(?!)"
+    operands: bool = True
+    shows: bool = False
+    brief: frozenset[str] = frozenset()
+    content: frozenset[str] = frozenset()
+
+
+def _verb(
+    options: str = "", valued: str = "", pattern: str = r"(?!)", *, operands: bool = True, shows: bool = False,
+    brief: str = "", content: str = "",
+) -> _Verb:  # fmt: skip
+    return _Verb(
+        frozenset(options.split()), frozenset(valued.split()), pattern, operands, shows, frozenset(brief.split()),
+        frozenset(content.split()),
+    )  # fmt: skip
+
+
+_BRIEF = "--stat --name-only --name-status --numstat --shortstat --summary --no-patch -s --quiet --dirstat"
+_DIFF = f"""{_BRIEF} -p -u --patch --raw --cached --staged --color --no-color --word-diff --minimal --patience --histogram -w -b
+    --ignore-all-space --ignore-space-change --ignore-blank-lines --no-renames --find-renames -M -C -R --exit-code --check -z
+    --no-ext-diff --no-textconv --full-index --binary --abbrev --merge-base --text -a --no-prefix --compact-summary -W"""
+_DIFF_PATTERN = (
+    r"-U\d+|--unified=\d+|--stat=[\d,]+|--diff-filter=[A-Za-z*]+|--abbrev=\d+|--color=\w+|-M\d+%?|--word-diff=\w+|--relative"
+)
+_LOG = f"""{_DIFF} --oneline --graph --decorate --all --branches --tags --remotes --no-merges --merges --first-parent --reverse
+    --follow --date-order --topo-order --no-decorate --left-right --cherry-pick --cherry --abbrev-commit -i -E -F --no-color
+    --full-history --simplify-by-decoration --boundary --no-show-signature -g --no-notes --shortstat -c --cc"""
+_LOG_PATTERN = (
+    rf"{_DIFF_PATTERN}|-\d+|-n\d+|--(?:max-count|skip)=\d+|--(?:since|until|after|before|author|committer|grep|date|decorate)=.+"
+    r"|--(?:format|pretty)=[^\x00]+|-[SG].+|-L\d+,[+\d]+:[^/].*"
+)
+_VALUED_LOG = "-n --since --until --after --before --author --committer --grep --date -S -G --max-count --skip --format"
+
+VERBS: Mapping[str, _Verb] = {
+    "status": _verb("-s --short -b --branch --porcelain -u -uno -unormal -uall --ignored -v --long -z --show-stash --no-renames --ahead-behind",
+                    pattern=r"--porcelain=v?[12]|--untracked-files=(?:no|normal|all)|--ignore-submodules(?:=\w+)?"),
+    "log": _verb(_LOG, _VALUED_LOG, _LOG_PATTERN, content="-p -u --patch -c --cc -W --word-diff --binary -S -G"),
+    "shortlog": _verb("-s -n -e -sn -ne -sne -nse --all --no-merges --summary --numbered --email", pattern=r"--(?:since|until)=.+"),
+    "diff": _verb(_DIFF, pattern=_DIFF_PATTERN, shows=True, brief=_BRIEF, content="-p -u --patch"),
+    "show": _verb(_LOG, "--format --date", _LOG_PATTERN, shows=True, brief=_BRIEF, content="-p -u --patch"),
+    "blame": _verb("-w -l -s -e -f -n --porcelain --line-porcelain -M -C --show-email --date", pattern=r"-L\d+,[+\d]+|-L:?\w+|--date=\w+",
+                   valued="-L", shows=True),
+    "branch": _verb("-a -r -v -vv -l --list --all --remotes --show-current --verbose --no-color --color -avv -av -rv",
+                    pattern=r"--(?:sort|format|contains|merged|no-merged)=.+|--(?:merged|no-merged)", operands=False),
+    "tag": _verb("-l --list -n --no-color", pattern=r"--(?:sort|format)=.+|-n\d+", operands=False),
+    "ls-files": _verb("-c -d -m -o -i -s -u -z -t -v --cached --deleted --modified --others --ignored --stage --unmerged --exclude-standard "
+                      "--error-unmatch --full-name --directory --eol"),
+    "ls-tree": _verb("-r -t -d -l -z --name-only --name-status --full-tree --full-name --long -rl"),
+    "rev-parse": _verb("--verify --short --abbrev-ref --show-toplevel --git-dir --is-inside-work-tree --symbolic-full-name --quiet -q "
+                       "--show-prefix --absolute-git-dir --git-common-dir --is-bare-repository --show-cdup", pattern=r"--short=\d+"),
+    "rev-list": _verb("--count --all --max-parents=0 --no-merges --left-right --reverse --first-parent", "-n",
+                      r"-\d+|-n\d+|--max-count=\d+|--(?:since|until)=.+"),
+    "grep": _verb("-n -i -l -L -c -w -v -h -H -E -F -P -G -q -I --line-number --name-only --files-with-matches --count --ignore-case "
+                  "--word-regexp --cached --untracked --heading --break --show-function -W -p --all-match -ni -in -il -nE -li -nw -rn -niE",
+                  "-e -A -B -C", r"-[ABC]\d+|--max-depth=\d+|-m\d+", shows=True),
+    "cat-file": _verb("-t -s -e -p", shows=True, brief="-t -s -e"),
+    "merge-base": _verb("--is-ancestor --all --fork-point --octopus"),
+    "describe": _verb("--tags --always --long --all --dirty --abbrev=0 --exact-match", pattern=r"--abbrev=\d+|--match=.+"),
+    "for-each-ref": _verb(pattern=r"--(?:sort|format|count|contains|merged)=.+"),
+    "show-ref": _verb("--heads --tags -s --head --hash --verify -q --quiet"),
+    "name-rev": _verb("--name-only --tags --always"),
+    "count-objects": _verb("-v -H -vH", operands=False),
+    "check-ignore": _verb("-v -q -n --no-index"),
+    "cherry": _verb("-v"),
+    "diff-tree": _verb(f"{_DIFF} -r -t --root --no-commit-id", pattern=_DIFF_PATTERN, shows=True, brief=_BRIEF),
+    "version": _verb(operands=False),
+}  # fmt: skip
+_WHOLE = frozenset(
+    {"remote", "remote -v", "remote --verbose", "remote get-url origin", "stash list", "reflog", "worktree list", "--version",
+     "config --get user.name", "config --get user.email", "config user.name", "config user.email", "config --get remote.origin.url",
+     "branch", "tag", "symbolic-ref HEAD", "symbolic-ref --short HEAD", "symbolic-ref refs/remotes/origin/HEAD"}
+)  # fmt: skip
+
+
+def git_is_harmless(words: Sequence[str], place: Path, sight: Sight) -> str | None:
+    """Why `git WORDS`, run in `place`, is not proved harmless; None if it is."""
+    words = list(words)
+    while words and words[0] in ("--no-pager", "-P", "--no-optional-locks", "-C"):
+        if words.pop(0) == "-C":
+            if not words or (problem := sight.file(place / words[0])):
+                return "`git -C` leads outside"
+            place = place / words.pop(0)
+    if problem := _trusted(place, sight):
+        return problem
+    if " ".join(words) in _WHOLE:
+        return None
+    verb = VERBS.get(words[0]) if words else None
+    if verb is None:
+        return f"`git {words[0] if words else ''}` is not known to be harmless"
+    return _against(words[0], verb, words[1:], place, sight)
+
+
+def _against(name: str, verb: _Verb, words: Sequence[str], place: Path, sight: Sight) -> str | None:
+    given: set[str] = set()
+    operands: list[str] = []
+    paths: list[str] | None = None
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if paths is not None:
+            paths.append(word)
+        elif word == "--":
+            paths = []
+        elif not word.startswith("-"):
+            operands.append(word)
+        elif word in verb.valued and index < len(words):
+            given.add(word)
+            index += 1
+        elif word in verb.options or re.fullmatch(verb.pattern, word):
+            given.add("-L" if word.startswith("-L") else word if not re.match("-[SG]", word) else word[:2])
+        else:
+            return f"the option `{word}` of `git {name}` is not known to be harmless"
+    if (operands or paths) and not verb.operands and not {"-l", "--list"} & given:
+        return f"`git {name}` with a name changes something"
+    pattern = operands[:1] if name == "grep" and "-e" not in given else []
+    for word in (*operands[len(pattern) :], *(paths or ())):
+        if problem := _operand(word, place, sight):
+            return problem
+    shows = (verb.shows and not (verb.brief & given)) or bool((verb.content | {"-L"}) & given)
+    return _content(paths, operands, place, sight) if shows else None
+
+
+def _operand(word: str, place: Path, sight: Sight) -> str | None:
+    """A revision, or a path inside the repository: with one outside, git compares files without any repository."""
+    if not word or word.startswith(("/", "~", ":")) or ".." in word.split("/"):
+        return f"`{word}` may lie outside the repository"
+    return None
+
+
+def _content(paths: list[str] | None, operands: Sequence[str], place: Path, sight: Sight) -> str | None:
+    if not sight.fences:
+        return None
+    if not paths or any(":" in word for word in operands):
+        return "it may show what a rule denies to read"
+    for path in paths:
+        if re.search(r"[*?\[\\]|^:", path):
+            return "it may show what a rule denies to read"
+        if problem := sight.file(place / path) or sight.tree(place / path, follow=False):
+            return problem
+        if not (place / path).is_file():
+            return "it may show what a rule denies to read"
+    return None
+
+
+# the repository
+
+
+def _trusted(place: Path, sight: Sight) -> str | None:
+    own = {found for root in (sight.places.cwd, *sight.places.twins) if (found := _repository(root)) is not None}
+    found = _repository(place)
+    if found is None:
+        return "there is no repository of the session here"
+    if found not in own or not (found / ".git").exists():
+        return f"{found} is not the repository of the session"
+    return _settings_problem(found / ".git")
+
+
+def _repository(place: Path) -> Path | None:
+    """The directory in which git would find a repository from `place`."""
+    here = Path(os.path.realpath(place))
+    for directory in (here, *here.parents):
+        if (directory / ".git").exists() or _is_bare(directory):
+            return directory
+    return None
+
+
+def _is_bare(directory: Path) -> bool:
+    return os.path.lexists(directory / "HEAD") and (directory / "objects").exists() and (directory / "refs").exists()
+
+
+def _settings_problem(git: Path) -> str | None:
+    """Why git may run a program when it only reads this repository."""
+    try:
+        own = git if git.is_dir() else Path(git.parent, git.read_text("utf-8").removeprefix("gitdir:").strip())
+        shared = own / (own / "commondir").read_text("utf-8").strip() if (own / "commondir").is_file() else own
+        for name in (shared / "config", own / "config.worktree", shared / "config.worktree"):
+            if name.exists() and (key := _unknown_key(name.read_text("utf-8"))):
+                return f"the repository's setting `{key}` may run a program"
+    except (OSError, ValueError):
+        return "the repository's settings cannot be read"
+    # `git status` runs this hook when it has written the index.
+    if os.path.lexists(shared / "hooks/post-index-change"):
+        return "the repository's hook post-index-change runs a program"
+    modules = shared / "modules"
+    if modules.is_dir() and any(modules.iterdir()):
+        return "its submodules' settings may run programs"
+    if (shared / "objects/info/alternates").exists():
+        return "its objects lie elsewhere"
+    return None
+
+
+def _unknown_key(text: str) -> str | None:
+    """The first key that is not on the list, or the first line that is not understood."""
+    if len(text) > MAX_SETTINGS:
+        return "(too many)"
+    section = ""
+    for line in text.split("\n"):
+        line = line.strip()
+        if not line or line[0] in "#;":
+            continue
+        if match := _SECTION.fullmatch(line):
+            section = match[1].lower()
+            continue
+        match = _KEY.fullmatch(line)
+        key = f"{section}.{match[1].lower()}" if match else line[:40]
+        if match is None or not (section in _SAFE_SECTIONS or key in _SAFE_KEYS):
+            return key
+    return None
