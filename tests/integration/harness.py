@@ -39,7 +39,7 @@ class Bench:
     def options(self, prompt: str | None = "do it", **changes: Any) -> RunOptions:
         config = Settings(home=self.home)
         config = replace(config, loop=replace(config.loop, tool_use_summaries=False))
-        base = RunOptions(prompt=prompt, cwd=self.work, config=config, permission_mode="acceptEdits")
+        base = RunOptions(prompt=prompt, cwd=self.work, config=config, permission_mode="bypassPermissions")
         return replace(base, **changes)
 
     async def session(self, api: FakeAPI, prompt: str | None = "do it", **changes: Any) -> RunOutcome:

@@ -110,7 +110,9 @@ def test_a_command_in_the_background_ends_with_the_session(program: Program) -> 
         return message(bash("sleep 86414", run_in_background=True)) if request.turns == 0 else message(text("x", gate, "y"))
 
     with FakeAPI(script) as api:
-        process = program.start("run", "goal", "--no-coordinator", "--permission-mode", "acceptEdits", **with_api(program, api))
+        process = program.start(
+            "run", "goal", "--no-coordinator", "--permission-mode", "bypassPermissions", **with_api(program, api)
+        )
         gate.wait_reached(timeout=30)
         assert processes("86414")
         process.terminate()
@@ -221,7 +223,7 @@ def test_a_known_secret_is_in_no_tools_environment_and_in_nothing_that_is_kept_o
     with FakeAPI(fleet(coordinator("one", final="all done"), worker)) as api:
         environment = with_api(program, api) | {"ANTHROPIC_API_KEY": KEY}
         ran = program(
-            "run", "goal", "--permission-mode", "acceptEdits", "--output-format", "stream-json", "--include-partial-messages",
+            "run", "goal", "--permission-mode", "bypassPermissions", "--output-format", "stream-json", "--include-partial-messages",
             "--debug", **environment,
         )  # fmt: skip
         assert ran.code == 0, ran.err
