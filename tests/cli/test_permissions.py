@@ -307,3 +307,13 @@ def test_permissions_test_says_what_a_project_holds_back(program: Program) -> No
 def test_what_is_no_rule_on_the_command_line_is_refused_before_anything_runs(program: Program) -> None:
     ran, asked = run_refused(program, "--disallowed-tools", "Bash(rm")
     assert ran.code == 2 and "Bash(rm" in ran.err and not asked
+
+
+def test_permissions_test_says_what_the_real_call_of_an_agent_or_skill_would_meet(program: Program) -> None:
+    for call in ("Agent(reviewer)", "Task(reviewer)", "Skill(deploy)"):
+        ran = program("permissions", "test", call, "--json", "--disallowed-tools", "Agent(reviewer),Skill(deploy)")
+        assert (ran.code, ran.json["decision"]) == (0, "deny"), call
+    assert (
+        program("permissions", "test", "Task(other)", "--json", "--disallowed-tools", "Agent(reviewer)").json["decision"]
+        == "allow"
+    )

@@ -106,9 +106,9 @@ class Policy:
         own = any(rule.covers_everything and rule.names(tool_name) for rule in self.rules.deny)
         return own or (self.ceiling is not None and self.ceiling.removes(tool_name))
 
-    def explain(self, tool_name: str, input: Input) -> Verdict:
-        """The verdict on a call, with the rule and the file that decided."""
-        return self.judge(tool_name, input)
+    def explain(self, tool_name: str, input: Input, *, held: bool = False) -> Verdict:
+        """The verdict on a call, with the rule and the file that decided. `held` as in `judge`."""
+        return self.judge(tool_name, input, held=held)
 
     def denies_path(self, path: Path, tool_name: str = "Read", project: Path | None = None) -> bool:
         """Whether a deny rule forbids this very file: for tools that find files by themselves (`Grep`, `Glob`)."""

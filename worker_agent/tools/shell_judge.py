@@ -197,8 +197,11 @@ class ShellJudge:
         )
 
     def held(self) -> bool:
-        """Whether a command may run unasked because it is confined: it can be read, so that rules saw all of it."""
-        return not isinstance(self._parsed, Unparsable) and bool(self._own)
+        """Whether a command may run unasked because it is confined: it can be read, so that rules saw all of it, and no
+        redirection of it names a place that it could not write anyway."""
+        if isinstance(self._parsed, Unparsable) or not self._own:
+            return False
+        return all(self._writes_inside(command, bases) for command, bases in self._standing())
 
     def _edits_inside(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
         part = _plain_part(command)

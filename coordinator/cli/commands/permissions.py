@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,10 @@ from coordinator.cli.failures import Failure
 from coordinator.cli.run_flags import DIRECTORY, MODES, Names, flag
 from coordinator.exit_codes import ExitCode
 
+if TYPE_CHECKING:
+    from worker_agent.tools.confinement import AgentConfinement
+    from worker_agent.tools.permissions import Policy, Verdict
+
 CALL = re.compile(r"(?P<tool>[A-Za-z_][\w*-]*)(?:\((?P<input>.*)\))?", re.DOTALL)
 # The input field that a call written as `Tool(text)` is about.
 MAIN_FIELDS = {
@@ -24,6 +28,7 @@ MAIN_FIELDS = {
     "Glob": "path",
     "NotebookEdit": "notebook_path",
     "Agent": "subagent_type",
+    "Skill": "skill",
 }
 
 
@@ -53,14 +58,16 @@ MAIN_FIELDS = {
 )
 @flag("--settings", metavar="PATH|JSON", help="With this settings file, or its JSON, above the others.")
 @flag("--add-dir", "add_dirs", type=DIRECTORY, multiple=True, help="With this directory, too; repeatable.")
+@flag("--sandbox", type=click.Choice(("auto", "required", "off")), default="auto", help="As with this sandbox.")
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @common_options
 @pass_cli
 def test(
     cli: Context, call: str, mode: str | None, allowed_tools: tuple[str, ...], disallowed_tools: tuple[str, ...],
-    settings: str | None, add_dirs: tuple[Path, ...], as_json: bool,
+    settings: str | None, add_dirs: tuple[Path, ...], sandbox: str, as_json: bool,
 ) -> None:  # fmt: skip
     from worker_agent.tools import settings_files
+    from worker_agent.tools.base import Confine
 
     tool, given = read_call(call)
     here, home = Path.cwd(), Path.home()
@@ -71,12 +78,14 @@ def test(
         cwd=here, home=home, mode=mode, allowed=allowed_tools, disallowed=disallowed_tools,
         roots=[directory.absolute() for directory in add_dirs],
     )  # fmt: skip
-    verdict = policy.explain(tool, given)
+    held = confinement(cli, sandbox, policy)
+    verdict = policy.explain(tool, given, held=held is not None and held.holds(Confine.WORKSPACE))
     values = {
         "decision": verdict.behavior,
         "rule": str(verdict.rule.text) if verdict.rule else None,
         "source": verdict.source,
         "why": verdict.why,
+        "confined": confined(tool, verdict, held),
     }
     if as_json:
         cli.console.json(values)
@@ -85,10 +94,37 @@ def test(
             cli.console.styled(pieces)
 
 
+def confinement(cli: Context, sandbox: str, policy: Policy) -> AgentConfinement | None:
+    """What would hold the commands of a run in this directory; None where nothing would."""
+    from worker_agent.tools.confinement import Confinements, Fence, choose
+    from worker_agent.tools.rules import Places
+
+    choice = choose(sandbox)
+    if choice.means is None:
+        return None
+    home = cli.paths.home
+    session = Confinements(
+        means=choice.means, home=policy.home, aside=home / "set-aside", writable=policy.roots, private=(home,),
+        network=cli.settings.tools.sandbox_network, required=choice.required,
+    )  # fmt: skip
+    return session.of(policy.cwd, (Fence(policy.denied_rules(), Places(policy.cwd, policy.home, policy.roots)),))
+
+
+def confined(tool: str, verdict: Verdict, held: AgentConfinement | None) -> str | None:
+    """How far the operating system would hold the command, in words; None where it holds nothing."""
+    from worker_agent.tools.base import Allow
+
+    if tool != "Bash" or held is None or not isinstance(verdict.decision, Allow):
+        return None
+    return str(verdict.decision.confine) if held.holds(verdict.decision.confine) else None
+
+
 def read_call(call: str) -> tuple[str, dict[str, Any]]:
     """`Tool(text)` as a tool's name and input. Raises `Failure`."""
     found = CALL.fullmatch(call.strip())
     if not found:
         raise Failure(f'{call!r} is no call: write it as "Bash(git push)"', ExitCode.USAGE)
-    tool, text = found["tool"], found["input"]
+    from worker_agent.tools.rules import ALIASES
+
+    tool, text = ALIASES.get(found["tool"], found["tool"]), found["input"]
     return tool, {} if text is None else {MAIN_FIELDS.get(tool, "file_path"): text}
