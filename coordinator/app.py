@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,13 +61,14 @@ from worker_agent.skills import SkillIndex
 from worker_agent.tools import settings_files
 from worker_agent.tools.base import Approver
 from worker_agent.tools.builtin.skill import Skill as SkillTool
+from worker_agent.tools.confinement import Choice as SandboxChoice
+from worker_agent.tools.confinement import Confinements
+from worker_agent.tools.confinement import choose as choose_sandbox
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.redaction import Redactor
 from worker_agent.tools.registry import ToolRegistry
 from worker_agent.tools.rules import Behavior, RuleSet, Source
 from worker_agent.tools.rules import resolve as resolved
-from worker_agent.tools.sandbox import SandboxChoice, default_hidden
-from worker_agent.tools.sandbox import choose as choose_sandbox
 from worker_agent.tools.tool_hooks import rule_condition
 from worker_agent.tools.trust import repository_root
 
@@ -273,13 +274,7 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
         agents=agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude"),
         files=files,
         policy=replace(policy, rules=policy.rules + _shared(scratch)),
-        sandbox=choose_sandbox(
-            options.sandbox,
-            writable=(*options.add_dirs, *files.directories, scratch),
-            readable=(paths.spill(session_id), paths.transcripts(session_id)),
-            hidden=default_hidden(home, paths.home),
-            network=settings.tools.sandbox_network,
-        ),
+        sandbox=choose_sandbox(options.sandbox),
     )
 
 
@@ -352,7 +347,7 @@ async def _compose(
         policy=policy,
         hooks=hooks,
         environment=dict(files.env),
-        sandbox=sandbox.sandbox,
+        confinements=_confinements(sandbox, settings, paths, store.session_id, (*options.add_dirs, *files.directories)),
         shells=shells,
         redact=redact,
         approver=approver,
@@ -435,6 +430,25 @@ async def _compose(
                 ),
             )
         ),
+    )
+
+
+def _confinements(
+    choice: SandboxChoice, settings: Settings, paths: Paths, session_id: str, added: Sequence[Path]
+) -> Confinements | None:
+    """How this session's shell commands are held; `added` are directories beside the working directory."""
+    if choice.means is None:
+        return None
+    spill = paths.spill(session_id)
+    return Confinements(
+        means=choice.means,
+        home=Path.home(),
+        aside=spill / "set-aside",
+        writable=(*added, paths.scratch(session_id)),
+        readable=(spill, paths.transcripts(session_id)),
+        private=(paths.home,),
+        network=settings.tools.sandbox_network,
+        required=choice.required,
     )
 
 

@@ -170,7 +170,7 @@ class Shells:
             file_cap=context.settings.bash_file_cap,
             live=True,
             grace=context.settings.kill_grace,
-            wrap=context.sandbox,
+            wrap=context.wrap(),
             redact=context.redact,
             on_start=Processes(self._store, task.id).began,
         )

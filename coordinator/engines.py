@@ -48,10 +48,10 @@ from worker_agent.session.context import AfterCompact, AgentContext, BeforeCompa
 from worker_agent.session.engine import MAX_SCHEMA_TRIES, EngineParams, QueryEngine
 from worker_agent.skills import SkillIndex
 from worker_agent.tools.base import Approver, ToolContext
+from worker_agent.tools.confinement import Confinements, Fence
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.registry import ToolRegistry
-from worker_agent.tools.rules import RuleSet
-from worker_agent.tools.sandbox import Sandbox
+from worker_agent.tools.rules import Places, RuleSet
 from worker_agent.tools.tool_hooks import HookedTools
 
 WORKER_SCHEMA_TRIES = 3
@@ -77,7 +77,7 @@ class EngineFactory:
     hooks: HookRunner
     redact: Callable[[str], str]
     environment: Mapping[str, str] = field(default_factory=dict)  # of tools, from settings files
-    sandbox: Sandbox | None = None
+    confinements: Confinements | None = None
     approver: Approver | None = None
     skills: SkillIndex | None = None
     memory: MemoryIndex | None = None
@@ -282,8 +282,7 @@ class EngineFactory:
         now = self.store.clock.now()
         memory = user_context(await asyncio.to_thread(memory_files, cwd, Path.home()), now)
         scratch = f"Scratchpad, shared by all agents of this session: {self.paths.scratch(self.store.session_id)}"
-        system = await system_context(cwd, now, scratch, trusted=self.options.trusted)
-        return self.redact(system), self.redact(memory.text) if memory else None
+        return self.redact(await system_context(cwd, now, scratch)), self.redact(memory.text) if memory else None
 
     def _tool_context(
         self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes, hooks: HookRunner
@@ -312,10 +311,16 @@ class EngineFactory:
             approver=Announced(self.approver, hooks) if self.approver else None,
             hooks=HookedTools(hooks),
             background=self.shells,
-            sandbox=self.sandbox.of(cwd) if self.sandbox else None,
+            sandbox=self.confinements.of(cwd, (self._fence(policy, cwd),)) if self.confinements else None,
             on_process=processes.began,
             redact=self.redact,
         )
+
+    @staticmethod
+    def _fence(policy: Policy, cwd: Path) -> Fence:
+        """What deny rules keep an agent from that works in `cwd`, perhaps its own copy of the project."""
+        twins = (cwd,) if cwd != policy.cwd else ()
+        return Fence(policy.denied_rules(), Places(policy.cwd, policy.home, policy.roots, twins))
 
     def _registry(self, definition: AgentDefinition, allowed: Sequence[str] | None) -> ToolRegistry:
         """The tools of a worker: the definition's, less what it may not have; `allowed` can only narrow further."""

@@ -28,7 +28,7 @@ class RunOptions:
     disallowed_tools: tuple[str, ...] = ()
     add_dirs: tuple[Path, ...] = ()
     settings: str | None = None  # a settings file, or its JSON, above the others
-    sandbox: str = "off"  # auto, required, off
+    sandbox: str = "auto"  # auto, required, off
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     max_turns: int | None = None

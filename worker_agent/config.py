@@ -109,7 +109,7 @@ class ToolSettings:
     web_bytes: int = 10 * 1024 * 1024
     web_timeout: float = 30.0
     web_private: bool = False  # WebFetch reaches loopback and private networks, too
-    sandbox_network: bool = True  # shell commands in the sandbox reach the network
+    sandbox_network: bool = False  # commands that run unasked because they are confined reach the network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from worker_agent.config import SystemClock
 from worker_agent.process_tree import (
@@ -39,9 +39,11 @@ from worker_agent.process_tree import (
 )
 
 __all__ = [
-    "SHELL_MARKER", "TASK_MARKER", "ProcessTree", "ShellOutcome", "Survivor",
+    "SHELL_MARKER", "TASK_MARKER", "ProcessTree", "ShellOutcome", "Survivor", "Wrap", "Wrapped",
     "end_tree", "find_tree", "run_shell", "set_subreaper", "start_time", "sweep_zombies",
 ]  # fmt: skip
+
+T = TypeVar("T")
 
 DRAIN = 0.1  # seconds to wait for the end of the pipe after the shell ended
 CHUNK = 64 * 1024
@@ -65,12 +67,34 @@ exit "$1"
 """
 
 
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A command inside a confinement. `environment` comes on top of the command's own, `pass_fds` stay open in it.
+    `close` frees what the wrapping holds, at the end and in every case. `finish` looks at what the command left behind, from
+    a thread; what it answers is told with the outcome, a sentence each."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    pass_fds: tuple[int, ...] = ()
+    close: Callable[[], None] = _nothing
+    finish: Callable[[], Sequence[str]] | None = None
+
+
+Wrap = Callable[[Sequence[str], Path], Wrapped]
+"""argv and directory → the command confined. Called from a thread: it may look through directories. Raises `OSError`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellOutcome:
     """How a command ended. `exit_code` is negative for a signal, None if the shell's end was not seen. `output` is what
     was kept, with a line in its middle that says what was left out when `truncated`. `output_file` holds all of it up
     to the cap; None when it fitted. `background` lives on after the shell; `survivors` should be gone and are not.
-    `cwd` is the directory the shell ended in, None if unknown. `duration` in seconds, `size` in bytes."""
+    `cwd` is the directory the shell ended in, None if unknown. `duration` in seconds, `size` in bytes. `notes` is what a
+    confinement has to say."""
 
     exit_code: int | None
     output: str
@@ -85,6 +109,7 @@ class ShellOutcome:
     survivors: tuple[Survivor, ...] = ()
     background: tuple[Survivor, ...] = ()
     pid: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 async def run_shell(
@@ -98,7 +123,7 @@ async def run_shell(
     file_cap: int = 64 * 1024 * 1024,
     live: bool = False,
     grace: float = 2.0,
-    wrap: Callable[[Sequence[str], Path], Sequence[str]] | None = None,
+    wrap: Wrap | None = None,
     redact: Callable[[str], str] = lambda text: text,
     on_start: Callable[[int, float], None] | None = None,
     on_output: Callable[[str], None] | None = None,
@@ -106,7 +131,7 @@ async def run_shell(
     """Run a shell command (text) or a program (argv) to its end.
 
     `keep` is in characters, `file_cap` in bytes, times in seconds. `live`: the file is written from the first byte on,
-    line by line, for those who follow it. `wrap` puts the argv into a sandbox. `on_start` gets pid and start time.
+    line by line, for those who follow it. `wrap` confines it. `on_start` gets pid and start time.
     `on_output` gets each piece of cleaned text. Raises `OSError` if the program cannot be started, `ValueError` for a
     command that cannot be passed on. On cancellation the tree is ended first."""
     shell = _Shell(command, Path(cwd), env, wrap)
@@ -116,11 +141,15 @@ async def run_shell(
         tree = ProcessTree(process.pid, shell.started, shell.marker, begun_here=True)
         if on_start:
             on_start(process.pid, shell.started)
-        return await _attend(shell, process, tree, output, timeout, grace)
+        outcome = await _attend(shell, process, tree, output, timeout, grace)
     finally:
-        shell.close()
-        output.close_unless_held()
-        sweep_zombies()
+        try:
+            notes = await shell.finish()
+        finally:
+            shell.close()
+            output.close_unless_held()
+            sweep_zombies()
+    return replace(outcome, notes=notes)
 
 
 async def _started(shell: _Shell, output: _Output, grace: float) -> asyncio.subprocess.Process:
@@ -178,7 +207,7 @@ async def _attend(
     )
 
 
-async def _to_the_end(work: Coroutine[Any, Any, list[Survivor]]) -> list[Survivor]:
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Await what must not stop half-way: a further cancellation is held back until it is done (it is bounded)."""
     task = asyncio.ensure_future(work)
     cancelled = False
@@ -218,7 +247,7 @@ class _Shell:
         command: str | Sequence[str],
         cwd: Path,
         env: Mapping[str, str],
-        wrap: Callable[[Sequence[str], Path], Sequence[str]] | None,
+        wrap: Wrap | None,
     ) -> None:
         self.id = secrets.token_hex(8)
         self.started = 0.0
@@ -235,7 +264,8 @@ class _Shell:
             argv: Sequence[str] = [bash, *_BASH, prelude, "bash"] if bash else [*_SH, prelude, "sh"]
         else:
             argv = list(command)
-        self._argv = wrap(argv, cwd) if wrap else argv
+        self._argv, self._wrap = argv, wrap
+        self._wrapped: Wrapped | None = None
 
     @property
     def marker(self) -> str:
@@ -243,22 +273,40 @@ class _Shell:
 
     async def start(self, output: _Output) -> asyncio.subprocess.Process:
         pass_fds = (self._write,) if self._write >= 0 else ()
+        self._wrapped = await self._confined()
         writer = output.open()
         try:
             process = await asyncio.create_subprocess_exec(
-                *marked(self._argv, shell=self.id, task=self._env.get(TASK_MARKER)),
+                *marked(self._wrapped.argv, shell=self.id, task=self._env.get(TASK_MARKER)),
                 cwd=self._cwd,
-                env=self._env,
+                env={**self._env, **self._wrapped.environment},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writer,
                 stderr=writer,
                 start_new_session=True,
-                pass_fds=pass_fds,
+                pass_fds=(*pass_fds, *self._wrapped.pass_fds),
             )
         finally:
             os.close(writer)
         self.started = start_time(process.pid) or SystemClock().now()
         return process
+
+    async def _confined(self) -> Wrapped:
+        """The command inside its confinement. What the wrapping holds is freed also when nobody waits for it any more."""
+        if self._wrap is None:
+            return Wrapped(self._argv)
+        making = asyncio.ensure_future(asyncio.to_thread(self._wrap, self._argv, self._cwd))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(lambda made: None if made.cancelled() or made.exception() else made.result().close())
+            raise
+
+    async def finish(self) -> tuple[str, ...]:
+        """What the confinement says once the command is over; a cancellation does not cut it short."""
+        if self._wrapped is None or self._wrapped.finish is None:
+            return ()
+        return tuple(await _to_the_end(asyncio.to_thread(self._wrapped.finish)))
 
     def final_cwd(self) -> Path | None:
         if self._read < 0:
@@ -279,6 +327,8 @@ class _Shell:
             if fd >= 0:
                 os.close(fd)
         self._read, self._write = -1, -1
+        if self._wrapped is not None:
+            self._wrapped.close()
 
 
 class _Output:

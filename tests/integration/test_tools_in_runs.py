@@ -8,6 +8,7 @@ import re
 import socket
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from tests.integration.harness import Bench
 from tests.integration.scripts import by_turn, coordinator, fleet
 from tests.support.fake_api import FakeAPI, Gate, Request, message, text, tool_use
 from worker_agent.config import ToolSettings
-from worker_agent.tools.sandbox import choose
+from worker_agent.tools.base import Confine
+from worker_agent.tools.confinement import Confinements, choose, native
 
 SANDBOX = choose("auto")
-needs_bwrap = pytest.mark.skipif(SANDBOX.sandbox is None, reason=SANDBOX.notice or "")
+needs_sandbox = pytest.mark.skipif(SANDBOX.means is None or bool(SANDBOX.means.lacks), reason=f"NOT TESTED: {SANDBOX.notice}")
+KERNEL = native.find()[0]
 KEY = "sk-ant-api03-0123456789abcdefghij"
 
 
@@ -257,7 +260,7 @@ def sandboxed(program: Program, mode: str, *commands: str, **environment: str) -
         return ran, found[-1] if found else {}
 
 
-@needs_bwrap
+@needs_sandbox
 def test_a_worker_in_the_sandbox_writes_only_where_it_may_and_cannot_reach_the_coordinator(program: Program) -> None:
     outside, home = program.cwd.parent / "outside", program.home
     ran, results = sandboxed(
@@ -277,19 +280,19 @@ def test_a_worker_in_the_sandbox_writes_only_where_it_may_and_cannot_reach_the_c
     assert not processes("86416")
 
 
-@needs_bwrap
-def test_the_sandbox_has_a_network_unless_it_is_switched_off(program: Program) -> None:
+@needs_sandbox
+def test_the_sandbox_has_no_network_unless_it_is_switched_on(program: Program) -> None:
     connect = (
         'python3 -c \'import os, socket; socket.create_connection(("127.0.0.1", int(os.environ["PORT"])), 5)\' && echo reached'
     )
     with socket.create_server(("127.0.0.1", 0)) as there:
         port = {"PORT": str(there.getsockname()[1])}
-        _, on = sandboxed(program, "required", connect, **port)
-        _, off = sandboxed(program, "required", connect, COORDINATOR_TOOLS_SANDBOX_NETWORK="0", **port)
+        _, off = sandboxed(program, "required", connect, **port)
+        _, on = sandboxed(program, "required", connect, COORDINATOR_TOOLS_SANDBOX_NETWORK="1", **port)
     assert on["t0"].strip() == "reached" and off["t0"].strip().splitlines()[0] != "reached"
 
 
-@needs_bwrap
+@needs_sandbox
 def test_the_scratchpad_can_be_written_and_a_spilled_result_be_read_in_the_sandbox(program: Program) -> None:
     scratch = 'echo note > "$(echo $HOME/data/scratch/*)/note" && cat $HOME/data/scratch/*/note'
     ran, results = sandboxed(
@@ -300,18 +303,36 @@ def test_the_scratchpad_can_be_written_and_a_spilled_result_be_read_in_the_sandb
     assert "100000" in results["t2"] and "kept" in results["t2"]
 
 
-def test_without_bubblewrap_auto_says_so_in_one_line_and_required_refuses(program: Program, tmp_path: Path) -> None:
-    bare = tmp_path / "bin"
-    bare.mkdir()
-    for name in ("bash", "sh", "env", "touch"):
-        (bare / name).symlink_to(next(path for path in (Path("/usr/bin", name), Path("/bin", name)) if path.exists()))
-    ran, results = sandboxed(program, "auto", "touch here", PATH=str(bare))
-    assert ran.code == 0 and (program.cwd / "here").exists()
-    assert [line for line in ran.err.splitlines() if "sandbox" in line] == [
-        "no sandbox: bubblewrap (bwrap) is not installed; shell commands run unwrapped"
-    ]
-    ran, results = sandboxed(program, "required", "touch there", PATH=str(bare))
-    assert ran.code == 2 and not results and "--sandbox required" in ran.err
+@pytest.mark.skipif(KERNEL is None, reason="NOT TESTED: this kernel has no Landlock")
+def test_required_refuses_where_not_all_of_it_can_be_held(program: Program) -> None:
+    """Inside a confinement of its own the program can make no namespaces: Landlock alone is left."""
+    assert KERNEL is not None
+    outer = Confinements(means=KERNEL, home=program.home, aside=program.home / "aside", writable=(program.home,), network=True)
+    for mode, code in (("required", 2), ("auto", 0)):
+        wrapped = outer.of(program.cwd).wrap(
+            (sys.executable, "-m", "coordinator.cli.main", "run", "goal", "--offline", "--sandbox", mode),
+            program.cwd,
+            Confine.WORKSPACE,
+        )
+        environment = {
+            **os.environ,
+            "HOME": str(program.home),
+            "COORDINATOR_HOME": str(program.home / "data"),
+            **wrapped.environment,
+        }
+        done = subprocess.run(
+            wrapped.argv,
+            cwd=program.cwd,
+            env=environment,
+            pass_fds=wrapped.pass_fds,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        wrapped.close()
+        assert done.returncode == code, done.stderr
+        assert ("--sandbox required: " in done.stderr) == (mode == "required")
+        assert len(done.stderr.strip().splitlines()) == 1 or mode == "auto"
 
 
 def test_a_run_without_the_flag_says_nothing_of_sandboxes(program: Program) -> None:

@@ -17,6 +17,7 @@ from worker_agent.causes import Cause
 from worker_agent.config import Clock, SystemClock, ToolSettings
 from worker_agent.events import PermissionDenial
 from worker_agent.messages import Block
+from worker_agent.process import Wrap, Wrapped
 
 Input = Mapping[str, Any]
 
@@ -97,6 +98,23 @@ class PermissionPolicy(Protocol):
     def denies_path(self, path: Path, tool_name: str = "Read", project: Path | None = None) -> bool:
         """Whether a deny rule forbids this very file: for tools that find files by themselves. `project` is the agent's
         own copy of the project."""
+        ...
+
+
+class Confinement(Protocol):
+    """What the operating system holds of one agent's commands. See `confinement/`."""
+
+    def holds(self, level: Confine) -> bool:
+        """Whether a command run at `level` really is held as `Confine` says, the deny rules' paths included."""
+        ...
+
+    @property
+    def why_not(self) -> str | None:
+        """A sentence when WORKSPACE cannot be held."""
+        ...
+
+    def wrap(self, argv: Sequence[str], cwd: Path, level: Confine) -> Wrapped:
+        """The command as it is to be started; what cannot be held is held as far as it can."""
         ...
 
 
@@ -194,7 +212,7 @@ class ToolContext:
     approver: Approver | None = None
     hooks: ToolHooks = field(default_factory=NoHooks)
     background: BackgroundShells | None = None
-    sandbox: Callable[[Sequence[str], Path], Sequence[str]] | None = None  # argv, cwd → argv inside the sandbox
+    sandbox: Confinement | None = None  # None: commands run as they are
     on_process: Callable[[int, float], None] | None = None  # (pid, start time) of every process tree begun
     redact: Callable[[str], str] = field(default=lambda text: text)
     read_files: dict[Path, ReadFile] = field(default_factory=dict)
@@ -202,11 +220,17 @@ class ToolContext:
     denials: list[PermissionDenial] = field(default_factory=list)
     # of one call
     tool_use_id: str = ""
+    confine: Confine = Confine.GUARD  # how far the gates want a shell command to be held
     progress: Callable[[str], None] = field(default=lambda text: None)
 
     def __post_init__(self) -> None:
         if self.shell is None:
             self.shell = ShellState(self.cwd)
+
+    def wrap(self) -> Wrap | None:
+        """How a shell command of this call is confined."""
+        sandbox, level = self.sandbox, self.confine
+        return (lambda argv, cwd: sandbox.wrap(argv, cwd, level)) if sandbox is not None else None
 
     def for_call(self, tool_use_id: str, progress: Callable[[str], None]) -> ToolContext:
         return replace(self, tool_use_id=tool_use_id, progress=progress)

@@ -29,6 +29,7 @@ from worker_agent.messages import Block, clean, tool_result_block
 from worker_agent.tools.base import (
     Allow,
     Ask,
+    Confine,
     Decision,
     Deny,
     Input,
@@ -162,10 +163,14 @@ class _Call:
             decision = await self._ask_person(tool, decision)
         if isinstance(decision, Deny):
             self._deny(decision.reason, needs_person=nobody)
-        elif isinstance(decision, Allow) and await self._put_in_place(tool, decision.updated_input):
-            again = await self.context.permissions.decide(tool, self.input, self.context)
-            if isinstance(again, Deny):
-                self._deny(again.reason)
+        elif isinstance(decision, Allow):
+            confine = decision.confine
+            if await self._put_in_place(tool, decision.updated_input):
+                again = await self.context.permissions.decide(tool, self.input, self.context)
+                if isinstance(again, Deny):
+                    self._deny(again.reason)
+                confine = Confine.GUARD  # what was read is not what runs
+            self.context = replace(self.context, confine=confine)
 
     async def _ask_person(self, tool: Tool, ask: Ask) -> Allow | Deny:
         if self.context.approver is not None:

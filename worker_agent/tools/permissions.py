@@ -99,6 +99,11 @@ class Policy:
         own = places is not None and any(rule.matches_path(path, places) for rule in rules)
         return own or (self.ceiling is not None and self.ceiling.denies_path(path, tool_name, project))
 
+    def denied_rules(self) -> tuple[Rule, ...]:
+        """The deny rules about paths, of this agent and of those above it: what a confinement has to hold."""
+        own = tuple(rule for rule in self.rules.deny if rule.kind is Kind.PATH)
+        return own + (self.ceiling.denied_rules() if self.ceiling else ())
+
     def child(self, *, mode: str | None = None, rules: RuleSet | None = None) -> Policy:
         """The policy of an agent below this one. What is not given is as here; nothing given can widen it."""
         return replace(

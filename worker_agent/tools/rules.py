@@ -15,7 +15,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -195,8 +195,7 @@ class Rule:
 
     def _one_path(self, path: Path, places: Places) -> bool:
         base, pattern = self._anchor(places)
-        twins = places.twins if base == places.cwd or (base == self.source.base and places.cwd.is_relative_to(base)) else ()
-        for directory in {base, resolve(base), *twins, *map(resolve, twins)}:
+        for directory in self._directories(base, places):
             try:
                 relative = str(path.relative_to(directory))
             except ValueError:
@@ -205,6 +204,19 @@ class Rule:
             if any(_gitignore(pattern, self.behavior is not Behavior.ALLOW).match_file(c) for c in candidates):
                 return True
         return False
+
+    def _directories(self, base: Path, places: Places) -> set[Path]:
+        """Where the pattern hangs: `base` and its copies, as written and resolved."""
+        twins = places.twins if base == places.cwd or (base == self.source.base and places.cwd.is_relative_to(base)) else ()
+        return {base, resolve(base), *twins, *map(resolve, twins)}
+
+    def reach(self, places: Places) -> tuple[frozenset[Path], str, Callable[[str], bool]]:
+        """For a look at many files: the resolved directories that a deny or ask rule about paths hangs on, its pattern,
+        and whether it names a path relative to one of them (for a directory ask about `path/_`, too)."""
+        base, pattern = self._anchor(places)
+        specs = [_gitignore(text, True) for text in {pattern, _as_a_name(pattern)}]
+        directories = frozenset(map(resolve, self._directories(base, places)))
+        return directories, pattern, lambda relative: any(spec.match_file(relative) for spec in specs)
 
     def _anchor(self, places: Places) -> tuple[Path, str]:
         text = self.specifier or ""
@@ -301,6 +313,11 @@ def _gitignore(pattern: str, any_depth: bool) -> Any:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError:
         return GitIgnoreSpec.from_lines([])
+
+
+def _as_a_name(pattern: str) -> str:
+    """`app/[id]/page.tsx` is also a file of that very name: a fence means it, too."""
+    return re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", pattern)
 
 
 def resolve(path: Path) -> Path:

@@ -33,7 +33,9 @@ class Finding:
     text: str
 
 
-@click.command("doctor", help="Check this installation: program, database, disk, search, git, credentials. Calls no model.")
+@click.command(
+    "doctor", help="Check this installation: program, database, disk, search, git, confinement, credentials. Calls no model."
+)
 @click.option("--json", "as_json", is_flag=True, help="A list of objects.")
 @common_options
 @pass_cli
@@ -90,6 +92,16 @@ def _git(cli: Context) -> Iterator[Finding]:
     yield Finding("git", "ok" if found else "note", found or "not found: worktrees cannot be used")
 
 
+def _confinement(cli: Context) -> Iterator[Finding]:
+    from worker_agent.tools.confinement import found
+
+    means, why_not = found()
+    if means is None:
+        yield Finding("confinement", "note", f"none: {why_not}; shell commands run unconfined, more of them ask")
+    else:
+        yield Finding("confinement", "note" if means.lacks else "ok", means.describe())
+
+
 def _credentials(cli: Context) -> Iterator[Finding]:
     problem = credentials_problem()
     yield Finding("credentials", "note" if problem else "ok", problem or "found")
@@ -100,4 +112,4 @@ def _postgres(cli: Context) -> Iterator[Finding]:
         yield Finding("postgresql", "problem", "the driver is missing: pip install 'coordinator[postgres]'")
 
 
-CHECKS = (_program, _postgres, _database, _disk, _search, _git, _credentials)
+CHECKS = (_program, _postgres, _database, _disk, _search, _git, _confinement, _credentials)

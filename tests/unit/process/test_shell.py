@@ -13,7 +13,7 @@ import time
 import pytest
 
 from tests.unit.process.helpers import Lab, eventually, eventually_async, zombies_of_ours
-from worker_agent.process import SHELL_MARKER, TASK_MARKER
+from worker_agent.process import SHELL_MARKER, TASK_MARKER, Wrapped
 
 
 def test_output_of_both_streams_comes_in_the_order_it_was_written(lab: Lab) -> None:
@@ -258,7 +258,7 @@ def test_a_program_or_directory_that_is_not_there_raises_an_os_error(lab: Lab) -
 
 
 def test_a_wrapper_gets_the_argv_and_the_directory(lab: Lab) -> None:
-    outcome = lab.run("echo in $WRAPPED; cd /usr", wrap=lambda argv, cwd: ["env", "WRAPPED=the-box", *argv])
+    outcome = lab.run("echo in $WRAPPED; cd /usr", wrap=lambda argv, cwd: Wrapped(("env", "WRAPPED=the-box", *argv)))
     assert (outcome.output, str(outcome.cwd)) == ("in the-box\n", "/usr")
 
 

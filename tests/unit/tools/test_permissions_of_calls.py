@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from tests.unit.tools.test_confinement import MEANS
 from worker_agent.config import tool_environment
-from worker_agent.process import ShellOutcome, run_shell
-from worker_agent.tools.base import Allow, Ask, Deny, Tool, ToolContext, ToolOutcome
+from worker_agent.process import ShellOutcome, Wrapped, run_shell
+from worker_agent.tools.base import Allow, Ask, Confine, Deny, Tool, ToolContext, ToolOutcome
 from worker_agent.tools.builtin.bash import Bash
+from worker_agent.tools.confinement import Confinements
 from worker_agent.tools.lifecycle import run_call
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.redaction import Redactor
 from worker_agent.tools.rules import RuleSet
-from worker_agent.tools.sandbox import choose
-
-SANDBOX = choose("auto")
 
 
 @pytest.fixture
@@ -83,11 +84,17 @@ def test_a_credential_is_not_in_a_tools_environment_and_a_known_value_is_redacte
     assert "ANTHROPIC" not in text and secret not in text and "OTHER=holds [redacted]" in text
 
 
-@pytest.mark.skipif(SANDBOX.sandbox is None, reason=SANDBOX.notice or "")
-def test_a_command_in_the_sandbox_keeps_its_directory_and_ends_in_time(project: Path) -> None:
+@pytest.mark.parametrize("level", [Confine.READ_ONLY, Confine.WORKSPACE])
+@pytest.mark.parametrize("name", MEANS)
+def test_a_command_in_the_sandbox_keeps_its_directory_and_ends_in_time(project: Path, name: str, level: Confine) -> None:
     (project / "src").mkdir()
-    assert SANDBOX.sandbox is not None
-    wrap = SANDBOX.sandbox.of(project)
+    means = MEANS[name]
+    if means is None:
+        pytest.skip(f"NOT TESTED: this machine has no {name}")
+    confinement = Confinements(means=means, home=project.parent, aside=project.parent / "aside").of(project)
+
+    def wrap(argv: Sequence[str], cwd: Path) -> Wrapped:
+        return confinement.wrap(argv, cwd, level)
 
     async def sh(command: str, timeout: float) -> ShellOutcome:
         output = project.parent / "output"
@@ -98,6 +105,9 @@ def test_a_command_in_the_sandbox_keeps_its_directory_and_ends_in_time(project: 
         assert (done.exit_code, done.output.strip(), done.cwd) == (0, str(project / "src"), project / "src")
         late = await sh("setsid sleep 50 & trap '' TERM; sleep 50", 0.5)
         assert late.timed_out and not late.survivors
+        daemon = await sh("(setsid env -i sh -c 'sleep 86417 & sleep 86417' &) ; sleep 50", 0.5)
+        assert daemon.timed_out and not daemon.survivors
+        assert not [p for p in psutil.process_iter(["cmdline"]) if "86417" in (p.info["cmdline"] or ())]
 
     asyncio.run(main())
 

@@ -102,7 +102,7 @@ class Bash(Tool):
                 keep=settings.bash_output,
                 file_cap=settings.bash_file_cap,
                 grace=settings.kill_grace,
-                wrap=context.sandbox,
+                wrap=context.wrap(),
                 redact=context.redact,
                 on_start=context.on_process,
                 on_output=_progress(context),
@@ -150,6 +150,7 @@ def told(outcome: ShellOutcome, limit: float) -> str:
         notes.append("Still running in the background: " + ", ".join(map(str, outcome.background)) + _where(outcome))
     if outcome.survivors:
         notes.append("These processes could not be ended: " + ", ".join(map(str, outcome.survivors)))
+    notes += outcome.notes
     output = outcome.output
     if output and notes and not output.endswith("\n"):
         output += "\n"

@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from tests.unit.tools.kit import Policy, context_in, use
 from worker_agent.causes import Cause
 from worker_agent.config import ToolSettings, tool_environment
 from worker_agent.events import ToolProgress
-from worker_agent.process import TASK_MARKER, end_tree, find_tree
-from worker_agent.tools.base import Ask, Passthrough, ToolContext, ToolOutcome
+from worker_agent.process import TASK_MARKER, Wrapped, end_tree, find_tree
+from worker_agent.tools.base import Ask, Confine, Passthrough, ToolContext, ToolOutcome
 from worker_agent.tools.builtin.bash import Bash
 from worker_agent.tools.executor import StreamingToolExecutor
 from worker_agent.tools.registry import ToolRegistry
@@ -208,14 +209,26 @@ def test_a_background_run_is_a_task_of_its_own(context: ToolContext) -> None:
     assert "cannot run in the background here" in text(bash(context, "sleep 5", run_in_background=True))
 
 
+@dataclass
+class Box:
+    wrapped: Callable[[Sequence[str], Path], Wrapped]
+    why_not: str | None = None
+
+    def holds(self, level: Confine) -> bool:
+        return True
+
+    def wrap(self, argv: Sequence[str], cwd: Path, level: Confine) -> Wrapped:
+        return self.wrapped(argv, cwd)
+
+
 def test_a_sandbox_wraps_the_shell_and_the_directory_still_lasts(context: ToolContext) -> None:
-    context.sandbox = lambda argv, cwd: ["env", f"BOX={cwd}", *argv]
+    context.sandbox = Box(lambda argv, cwd: Wrapped(("env", f"BOX={cwd}", *argv), finish=lambda: ("a note of it",)))
     outcome = bash(context, "echo in $BOX; cd /usr")
-    assert text(outcome) == f"in {context.cwd}\n" and str(context.shell.cwd) == "/usr"  # type: ignore[union-attr]
+    assert text(outcome) == f"in {context.cwd}\n[a note of it]" and str(context.shell.cwd) == "/usr"  # type: ignore[union-attr]
 
 
 def test_a_shell_that_cannot_start_is_an_answer(context: ToolContext) -> None:
-    context.sandbox = lambda argv, cwd: ["/nonexistent/sandbox", *argv]
+    context.sandbox = Box(lambda argv, cwd: Wrapped(("/nonexistent/sandbox", *argv)))
     assert "The shell could not be started: No such file or directory" in text(bash(context, "true"))
 
 
