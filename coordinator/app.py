@@ -50,6 +50,7 @@ from tasks.writer import Writer
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
+from worker_agent.api.redacting import redacting
 from worker_agent.config import Clock, Settings, SystemClock, secret_values, tool_environment, variable
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
@@ -57,6 +58,7 @@ from worker_agent.hooks import HookRunner, HookSession
 from worker_agent.memory import MemoryIndex
 from worker_agent.messages import Usage
 from worker_agent.process import set_subreaper
+from worker_agent.redaction import Redactor
 from worker_agent.skills import SkillIndex
 from worker_agent.tools import settings_files
 from worker_agent.tools.base import Approver
@@ -65,7 +67,6 @@ from worker_agent.tools.confinement import Choice as SandboxChoice
 from worker_agent.tools.confinement import Confinements
 from worker_agent.tools.confinement import choose as choose_sandbox
 from worker_agent.tools.permissions import Policy
-from worker_agent.tools.redaction import Redactor
 from worker_agent.tools.registry import ToolRegistry
 from worker_agent.tools.rules import Behavior, RuleSet, Source
 from worker_agent.tools.rules import resolve as resolved
@@ -170,6 +171,7 @@ async def _open(
     goes_on = earlier is not None and not options.fork_session
     session_id = earlier.id if earlier and goes_on else options.session_id or new_session_id()
     ground = _stand_on(options, settings, Path(earlier.cwd) if earlier else options.cwd.absolute(), session_id, client)
+    options = replace(options, prompt=ground.redact(options.prompt) if options.prompt else options.prompt)
     record = database.write(lambda conn: choose_session(conn, options, settings.model, earlier, session_id))
     watchers: list[ForeignChanges] = []
 
@@ -252,6 +254,7 @@ class Ground:
     files: settings_files.LoadedSettings
     policy: Policy
     sandbox: SandboxChoice
+    redact: Redactor
 
 
 def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str, client: ModelClient) -> Ground:
@@ -275,6 +278,7 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
         files=files,
         policy=replace(policy, rules=policy.rules + _shared(scratch)),
         sandbox=choose_sandbox(options.sandbox),
+        redact=Redactor((*secret_values(), *files.secrets)),
     )
 
 
@@ -304,7 +308,8 @@ async def _compose(
     )
     home = Path.home()
     paths.prepare(store.session_id)
-    redact = Redactor((*secret_values(), *files.secrets))
+    redact = ground.redact
+    client = redacting(client, redact)
 
     def notice(kind: NoticeKind, text: str) -> None:
         observer(Observed(store.session_id, None, Notice(kind, redact(text))))
@@ -363,6 +368,7 @@ async def _compose(
         observer=observer,
         model_of=lambda asked: resolve(asked or settings.worker_model or settings.model),
         task_created=hooks.task_created,
+        redact=redact,
     )
     worktrees = Worktrees(paths.worktrees(store.session_id))
     backend = LocalBackend(

@@ -53,8 +53,8 @@ class Shells:
         new = NewTask(
             session_id=store.session_id,
             type=TaskType.LOCAL_BASH,
-            description=description or command[:80],
-            prompt=command,
+            description=context.redact(description or command[:80]),
+            prompt=context.redact(command),
             id=id,
             parent_id=parent,
             cwd=str(cwd),
@@ -70,7 +70,8 @@ class Shells:
         self._taken.add(id)
         task = await store.write(create)
         self._parents[id] = parent
-        self._running[id] = asyncio.create_task(self._run(task, context, timeout), name=f"task {id}")
+        run = self._run(replace(task, prompt=command), context, timeout)  # what runs is what was written
+        self._running[id] = asyncio.create_task(run, name=f"task {id}")
         self._tell(task)
         return {"task_id": id, "output_file": str(output_file)}
 

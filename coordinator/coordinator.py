@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tasks.states import TaskStatus
 from worker_agent.causes import Cause
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import Verdict
+from worker_agent.redaction import Redact, in_json
 from worker_agent.session.schema import fault
 from worker_agent.tools.rules import RuleSet
 
@@ -102,6 +103,7 @@ class Coordinator:
         observer: Observer,
         model_of: Callable[[str | None], str],
         task_created: Callable[[str, str, str, str | None], Awaitable[Verdict]],
+        redact: Redact = lambda text: text,
         limits: Limits = Limits(),
     ) -> None:
         self.changed = asyncio.Event()
@@ -115,6 +117,7 @@ class Coordinator:
         self._observer = observer
         self._model_of = model_of
         self._task_created = task_created
+        self._redact = redact
         self._limits = limits
         self._count: int | None = None  # of tasks so far; None = not looked yet
 
@@ -128,6 +131,7 @@ class Coordinator:
         if request.result_schema is not None and (problem := fault(request.result_schema)) is not None:
             raise ConfigError(f"result_schema is no valid JSON schema: {problem}")
         store, id = self._store, ids.new_id(TaskType.LOCAL_AGENT)
+        request = self._redacted(request)
         task = NewTask(
             session_id=store.session_id,
             description=request.description,
@@ -151,6 +155,16 @@ class Coordinator:
             raise ConfigError(f"a hook refuses the task: {verdict.stop or '; '.join(verdict.blocking)}")
         return await self._start(await store.write(lambda conn: self._create(conn, task)))
 
+    def _redacted(self, request: SpawnRequest) -> SpawnRequest:
+        """What is stored of it, and what its worker reads."""
+        return replace(
+            request,
+            description=self._redact(request.description),
+            prompt=self._redact(request.prompt),
+            name=self._redact(request.name) if request.name else request.name,
+            result_schema=in_json(request.result_schema, self._redact),
+        )
+
     def _create(self, conn: Connection, task: NewTask) -> TaskRecord:
         if self._count is None:
             self._count = len(registry.list_tasks(conn, TaskFilter(session_id=task.session_id, texts=False)))
@@ -169,7 +183,7 @@ class Coordinator:
 
     async def send(self, to: str, message: str, *, sender: str = FROM_COORDINATOR) -> SendOutcome:
         """Give `message` to the agent that `to` (a task id, a name) addresses. Raises `NotFound`, `Ambiguous`."""
-        store = self._store
+        store, message = self._store, self._redact(message)
         outcome = await store.write(lambda conn: deliver(conn, store, to, message, sender, self._paths))
         if outcome.sent is Sent.CONTINUED:
             await self._start(outcome.task)

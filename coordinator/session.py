@@ -179,6 +179,7 @@ class Session:
             self._commands.append(text)
             self.coordinator.changed.set()
             return
+        text = self.engines.redact(text)
         async with self._sending:  # what was typed first is read first, however long its hooks take
             verdict = await self._hooks.user_prompt_submit(text)
             if verdict.blocked:

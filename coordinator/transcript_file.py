@@ -1,4 +1,5 @@
-"""The readable transcript of a task: what its `output_file` names, for tools and people.
+"""The readable transcript of a task: what its `output_file` names, for tools and people. Whoever prints it prints text:
+nothing in it controls a terminal.
 
 It is a convenience beside the stored transcript, never read back by this program: a full disk costs the file, not the
 task.
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import orjson
 
+from coordinator.cli.terminal_text import without_control
 from worker_agent.messages import Block, Message
 
 
@@ -23,7 +25,8 @@ class TranscriptFile:
         self._redact = redact
 
     def add(self, messages: Sequence[Message]) -> None:
-        data = memoryview(self._redact("".join(map(as_markdown, messages))).encode())
+        text = without_control("".join(map(as_markdown, messages)))  # first: what was hidden by control is a secret, too
+        data = memoryview(self._redact(text).encode())
         try:  # by plain calls: a file object costs more than the writing
             file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:

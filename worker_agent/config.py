@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from worker_agent.errors import ConfigError
 
@@ -27,8 +29,13 @@ SECRET_PREFIXES = (
 )  # fmt: skip
 SECRET_ENDINGS = (
     "_ACCESS_KEY", "_API_KEY", "_APIKEY", "_CREDENTIALS", "_PAT", "_PRIVATE_KEY", "_SECRET", "_SECRET_KEY", "_TOKEN",
-    "PASSWD", "PASSWORD", "MYSQL_PWD",
+    "PASSPHRASE", "PASSWD", "PASSWORD", "MYSQL_PWD",
 )  # fmt: skip
+_LEAST = 8  # characters of a value that is redacted: a shorter one would tear ordinary text apart
+_WORDS = re.compile(r"(?:[A-Z]?[a-z]+|[A-Z]+)(?:[-_. ](?:[A-Z]?[a-z]+|[A-Z]+))*")
+_WORDS_LEAST = 20  # characters from which on several words are taken for a passphrase
+_PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)[/\\].*")
+_USER_AND_PASSWORD = re.compile(r"\s*[a-z][a-z0-9+.-]*://[^/?#\s@]*:([^/?#\s]+)@", re.IGNORECASE)
 
 # What git itself drops before it goes to another repository (`git rev-parse --local-env-vars`), and what narrows or moves
 # one. A `GIT_DIR` of our caller (a pre-commit hook's, say) must not lead an agent's commits into another repository.
@@ -232,11 +239,49 @@ def tool_environment(environ: Mapping[str, str] | None = None, **extra: str) -> 
 
 
 def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Values of credentials in the environment, longest first, to be redacted wherever text is stored or shown.
-    Values under 8 characters are left out: redacting them would tear ordinary text apart."""
+    """Credentials in the environment (or in `environ`), longest first, to be redacted wherever text is stored or shown.
+
+    By name and by shape: what only belongs to a vendor (a region, an address, a model's name) is none, nor are values
+    under 8 characters, numbers, common words, names of files. Of an address with a password the password counts, in a
+    variable of any name."""
     env = os.environ if environ is None else environ
-    found = {v for k, v in env.items() if is_secret_name(k) and len(v) >= 8}
-    return tuple(sorted(found, key=len, reverse=True))
+    found = {secret for name, value in env.items() for secret in _secrets_in(name, value)}
+    return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
+
+
+def _secrets_in(name: str, value: str) -> Iterator[str]:
+    if address := _USER_AND_PASSWORD.match(value):
+        candidates = {address[1], unquote(address[1])}
+    elif name.upper() == "ANTHROPIC_CUSTOM_HEADERS":  # one header a line; who sends more than the SDK does sends a key
+        candidates = {part for line in value.splitlines() for part in line.partition(":")[2].split()}
+    elif _names_a_secret(name):
+        candidates = {value}
+    else:
+        return
+    yield from (candidate for candidate in candidates if _has_the_shape_of_a_secret(candidate))
+
+
+def _names_a_secret(name: str) -> bool:
+    """Narrower than `is_secret_name`: of a vendor's variables only those that say so."""
+    upper = f"_{name.upper()}"
+    return upper.endswith(SECRET_ENDINGS) or (is_secret_name(name) and upper.endswith(("_KEY", "_CONNECTION_STRING")))
+
+
+def _has_the_shape_of_a_secret(value: str) -> bool:
+    text = value.strip()
+    if len(text) < _LEAST or len(set(text)) < 4 or text.isdecimal():
+        return False
+    if "://" in text or text.startswith(("$", "<")) or (_WORDS.fullmatch(text) and len(text) < _WORDS_LEAST):
+        return False
+    return not (_PATH.fullmatch(text) or (text.startswith("/") and _names_a_file(Path(text))))
+
+
+def _names_a_file(path: Path) -> bool:
+    """Keys may begin with a slash, too: it is a name if the file is there, or at least its directory."""
+    try:
+        return os.path.lexists(path) or (len(path.parts) > 2 and path.parent.is_dir())
+    except (OSError, ValueError):
+        return False
 
 
 def jittered(delay: float, share: float, rng: random.Random) -> float:

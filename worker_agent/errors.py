@@ -101,6 +101,22 @@ class ModelError(AgentError):
         self.paths = paths
         self.server_should_retry = server_should_retry
 
+    def reworded(self, message: str) -> ModelError:
+        """The same failure in other words."""
+        if message == self.message:
+            return self
+        return ModelError(
+            self.kind,
+            message,
+            status=self.status,
+            retry_after=self.retry_after,
+            request_id=self.request_id,
+            limit=self.limit,
+            actual=self.actual,
+            paths=self.paths,
+            server_should_retry=self.server_should_retry,
+        )
+
     @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later; the server's own word wins."""

@@ -39,6 +39,7 @@ class TerminalApprover:
                 who = f"{context.task_id}: " if context.task_id else ""
                 shown = input.get(tool.main_field) if tool.main_field else None
                 what = shown if isinstance(shown, str) else json.dumps(dict(input), ensure_ascii=False)
+                what = context.redact(what)
                 self._console.note(
                     f"{who}{tool.name} {one_line(what, INPUT_WIDTH)}\n  {one_line(ask.reason)}\n  Allow it once? [y/N]"
                 )

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.failures import translate
-from coordinator.cli.terminal_text import literal
+from coordinator.cli.terminal_text import literal, without_control
 from worker_agent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ class LogFile(logging.Handler):
 
     def _append(self, text: str) -> None:
         from worker_agent.config import secret_values
-        from worker_agent.tools.redaction import Redactor
+        from worker_agent.redaction import Redactor
 
         path = self._context.paths.logs / NAME
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > LARGEST:
             path.replace(path.with_suffix(".log.1"))
-        data = f"{Redactor(secret_values())(text)}\n".encode(errors="backslashreplace")
+        data = f"{Redactor(secret_values())(without_control(text))}\n".encode(errors="backslashreplace")
         with open(path, "ab", opener=_private) as file:
             file.write(data)
 

@@ -23,7 +23,12 @@ ELLIPSIS = "…"
 
 def literal(text: str) -> str:
     """`text` with nothing in it that a terminal would act on, but line ends."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4)
+    return without_control(text).expandtabs(4)
+
+
+def without_control(text: str) -> str:
+    """The same with its tabs: for a file that a person may print."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROL.sub("", _SEQUENCE.sub("", text))
 
 

@@ -73,11 +73,13 @@ class ThinkingPiece:
 @dataclass(frozen=True, slots=True)
 class BlockClosed:
     """A block is complete, exactly as it must be sent back. For a `tool_use` whose JSON does not parse strictly to an
-    object, `invalid` says why and `block["input"]` is `{}`: such a call never runs."""
+    object, `invalid` says why and `block["input"]` is `{}`: such a call never runs. `typed` is the call in the model's own
+    words where `block` is not (`redacting.py`): it runs, and goes nowhere else."""
 
     index: int
     block: Block
     invalid: str | None = None
+    typed: Block | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,19 +221,19 @@ class ModelTurn:
         if block["type"] != "tool_use":
             current.closed.append(block)
         elif request.tools_allowed:
-            self._call_or_wait(block, event.invalid)
+            self._call_or_wait(event)
 
-    def _call_or_wait(self, block: Block, invalid: str | None) -> None:
-        if invalid is not None:
-            self._try.unreadable = (block, invalid)
+    def _call_or_wait(self, event: BlockClosed) -> None:
+        if event.invalid is not None:
+            self._try.unreadable = (event.block, event.invalid)
         else:
-            self._add_call(block)
+            self._add_call(event.block, typed=event.typed)
 
-    def _add_call(self, block: Block, invalid: str | None = None) -> None:
+    def _add_call(self, block: Block, invalid: str | None = None, typed: Block | None = None) -> None:
         current = self._try
         current.closed.append(block)
         current.calls += 1
-        current.executor.add_tool(block, invalid)
+        current.executor.add_tool(block, invalid, typed)
 
     def _add_unreadable(self) -> None:
         """The unreadable call was not the end: it is a call like any other, answered by what is wrong with it."""

@@ -65,13 +65,14 @@ def admits(candidate_safe: bool, running_safe: Sequence[bool], limit: int) -> bo
 
 class _Call:
     __slots__ = (
-        "announced", "block", "entered", "invalid", "outcome", "parked", "read_only", "safe", "state", "task", "tool",
+        "announced", "block", "entered", "invalid", "outcome", "parked", "read_only", "safe", "state", "task", "tool", "typed",
     )  # fmt: skip
 
-    def __init__(self, block: Block, tool: Tool | None, invalid: str | None) -> None:
+    def __init__(self, block: Block, tool: Tool | None, invalid: str | None, typed: Block | None = None) -> None:
         runs = tool is not None and invalid is None
-        input: Input = block.get("input") or {}
-        self.block = block
+        self.block = block  # what is shown and stored
+        self.typed = typed or block  # what runs
+        input: Input = self.typed.get("input") or {}
         self.tool = tool
         self.invalid = invalid
         self.safe = agrees(tool.is_concurrency_safe, input) if runs and tool else True
@@ -129,9 +130,10 @@ class StreamingToolExecutor:
 
     # ── asking ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def add_tool(self, block: Block, invalid: str | None = None) -> None:
-        """Queue the `tool_use` in `block`; it may start at once. `invalid` says why its JSON could not be read."""
-        call = _Call(block, self._registry.get(str(block.get("name"))), invalid)
+    def add_tool(self, block: Block, invalid: str | None = None, typed: Block | None = None) -> None:
+        """Queue the `tool_use` in `block`; it may start at once. `invalid` says why its JSON could not be read; `typed` is
+        the same call as the model wrote it, where `block` had to leave out a secret."""
+        call = _Call(block, self._registry.get(str(block.get("name"))), invalid, typed)
         self._calls.append(call)
         if self._closed:
             self._end_synthetic(call, "stopped")
@@ -239,7 +241,7 @@ class StreamingToolExecutor:
             await self._before_call(call, input, read_only)
 
         try:
-            return await run_call(call.tool, call.block, context, call.invalid, before_call=before_call)
+            return await run_call(call.tool, call.typed, context, call.invalid, before_call=before_call)
         except asyncio.CancelledError:
             if self._closed:
                 raise

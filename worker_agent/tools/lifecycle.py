@@ -26,6 +26,7 @@ from worker_agent.context.spill import spill
 from worker_agent.errors import ToolError, ToolFailure, TurnOver
 from worker_agent.events import PermissionDenial
 from worker_agent.messages import Block, clean, tool_result_block
+from worker_agent.redaction import in_json
 from worker_agent.tools.base import (
     Allow,
     Ask,
@@ -187,7 +188,8 @@ class _Call:
 
     def _deny(self, reason: str, *, needs_person: bool = False) -> None:
         reason = self.context.redact(clean(reason))
-        denial = PermissionDenial(str(self.block["name"]), self.context.tool_use_id, self.input, reason, needs_person)
+        input = in_json(self.input, self.context.redact)
+        denial = PermissionDenial(str(self.block["name"]), self.context.tool_use_id, input, reason, needs_person)
         self.context.denials.append(denial)
         raise ToolError(f"Permission denied: {reason}")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from worker_agent.config import is_secret_name
+from worker_agent.config import is_secret_name, secret_values
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.tools.permissions import Mode, Policy
@@ -208,7 +208,7 @@ def _secrets(layers: Sequence[Layer]) -> Iterator[str]:
     for layer in layers:
         value = layer.data.get("env")
         if isinstance(value, Mapping):
-            yield from (v for k, v in value.items() if is_secret_name(str(k)) and isinstance(v, str))
+            yield from secret_values({str(k): v for k, v in value.items() if isinstance(v, str)})
 
 
 def _names(layers: Sequence[Layer], key: str) -> Iterator[str]:

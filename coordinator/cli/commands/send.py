@@ -22,6 +22,8 @@ from tasks.errors import NotFound
 from tasks.ids import TaskType
 from tasks.records import SessionStatus, TaskRecord
 from tasks.states import TaskStatus
+from worker_agent.config import secret_values
+from worker_agent.redaction import Redactor
 
 SENDER = "user"
 AGAIN = "The run before this one ended too early ({why}). Go on from where it stopped and finish the work you were given."
@@ -36,7 +38,8 @@ def send(cli: Context, to: str, message: Sequence[str]) -> None:
     text = sys.stdin.read() if message == ("-",) else " ".join(message)
     if not text.strip():
         raise Failure("the message is empty", ExitCode.USAGE)
-    words, driven = cli.database.write(lambda conn: _send(cli, conn, to, text))
+    known = Redactor(secret_values())  # as in every other text: what is stored holds no secret
+    words, driven = cli.database.write(lambda conn: _send(cli, conn, to, known(text)))
     cli.console.line(words)
     _say_if_waiting(cli, driven)
 

@@ -14,12 +14,12 @@ import pytest
 from tests.unit.tools.test_confinement import MEANS
 from worker_agent.config import tool_environment
 from worker_agent.process import ShellOutcome, Wrapped, run_shell
+from worker_agent.redaction import Redactor
 from worker_agent.tools.base import Allow, Ask, Confine, Deny, Tool, ToolContext, ToolOutcome
 from worker_agent.tools.builtin.bash import Bash
 from worker_agent.tools.confinement import Confinements
 from worker_agent.tools.lifecycle import run_call
 from worker_agent.tools.permissions import Policy
-from worker_agent.tools.redaction import Redactor
 from worker_agent.tools.rules import RuleSet
 
 

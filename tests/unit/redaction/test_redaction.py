@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker_agent.tools.redaction import MARK, Redactor
+from worker_agent.redaction import MARK, Redactor, in_json
 
 SECRET = 'sk-ant-api03/AbC+dEf="gh\\ij\u00e9'
 
@@ -56,3 +56,41 @@ def test_no_secret_is_left_and_redacting_twice_changes_nothing(secrets: list[str
     once = redact("|".join([*parts, *secrets, *parts]))
     assert not any(secret in once for secret in secrets if secret not in MARK)
     assert redact(once) == once
+
+
+@given(st.data(), st.lists(st.text("abc", min_size=8, max_size=12), min_size=1, max_size=4), st.text("abc", max_size=80))
+def test_in_pieces_nothing_of_a_secret_comes_out_that_would_not_in_one(
+    data: st.DataObject, secrets: list[str], text: str
+) -> None:
+    """Few letters and many secrets, so that beginnings, ends and whole secrets overlap in every way."""
+    redact = Redactor(secrets)
+    stream, out, rest = redact.stream(), [], text
+    while rest:
+        size = data.draw(st.integers(1, len(rest)))
+        out.append(stream.feed(rest[:size]))
+        rest = rest[size:]
+    shown = "".join([*out, stream.rest()])
+    assert not any(secret in shown for secret in secrets)
+    assert shown == text or MARK in shown
+
+
+def test_a_stream_holds_back_only_what_may_be_the_beginning_of_a_secret() -> None:
+    stream = Redactor(["secret-one", "secret-one-longer"]).stream()
+    assert [stream.feed(piece) for piece in ("a se", "at se", "cret-one", " b secret-one", "-longer.", "sec")] == [
+        "a ", "seat ", "", f"{MARK} b ", f"{MARK}.", "",
+    ]  # fmt: skip
+    assert stream.rest() == "sec"
+
+
+def test_a_json_value_without_a_secret_is_the_same_object() -> None:
+    value = {"a": [1, {"b": "x"}], "c": None}
+    redact = Redactor(["secret-one"])
+    assert in_json(value, redact) is value
+    assert in_json({"k secret-one": ["secret-one", 1]}, redact) == {f"k {MARK}": [MARK, 1]}
+
+
+def test_each_line_of_a_private_key_is_a_secret() -> None:
+    lines = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "BKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"]
+    key = "\n".join(["-----BEGIN PRIVATE KEY-----", *lines, "-----END PRIVATE KEY-----"])
+    shown = Redactor([key])("\n".join(f"> {line}" for line in key.splitlines()))
+    assert shown.splitlines() == ["> -----BEGIN PRIVATE KEY-----", f"> {MARK}", f"> {MARK}", "> -----END PRIVATE KEY-----"]
