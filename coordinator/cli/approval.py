@@ -40,6 +40,7 @@ class TerminalApprover:
                 shown = input.get(tool.main_field) if tool.main_field else None
                 what = shown if isinstance(shown, str) else json.dumps(dict(input), ensure_ascii=False)
                 what = context.redact(what)
+                self._person.forget_what_was_typed()
                 self._console.note(
                     f"{who}{tool.name} {one_line(what, INPUT_WIDTH)}\n  {one_line(ask.reason)}\n  Allow it once? [y/N]"
                 )

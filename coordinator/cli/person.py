@@ -31,11 +31,10 @@ class Person:
         self._ended = False
 
     async def answer(self) -> str | None:
-        """The next line typed at a terminal from now on, or the next line of a pipe; None at end of input. What a person
-        typed before they saw the question, or the rest of what they pasted, is no answer to it."""
+        """The next line typed at a terminal since `forget_what_was_typed`, or the next line of a pipe; None at end of
+        input. What a person typed before they saw the question, or the rest of what they pasted, is no answer to it."""
         if self._ended:
             return None
-        self._drop_what_was_typed()
         question: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._questions.append(question)
         try:
@@ -62,7 +61,8 @@ class Person:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             self._reading = False
 
-    def _drop_what_was_typed(self) -> None:
+    def forget_what_was_typed(self) -> None:
+        """To be called before a question is shown, never after: what is typed once it stands there is its answer."""
         if not self._questions and sys.stdin.isatty():
             self._rest = ""
             with contextlib.suppress(OSError, termios.error):  # a terminal that was hung up
