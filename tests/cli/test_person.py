@@ -22,7 +22,8 @@ def keyboard(monkeypatch: pytest.MonkeyPatch):
 
 
 async def asked(person: Person) -> asyncio.Task[str | None]:
-    """A question that is put, and waits."""
+    """A question that is put as the approver puts it, and waits."""
+    person.forget_what_was_typed()
     question = asyncio.ensure_future(person.answer())
     await asyncio.sleep(0)
     return question
