@@ -378,6 +378,7 @@ class WorkerRun:
             end_reason=end.end_reason,
             notify=task.background,
             output_file=task.output_file,
+            denied=end.denied,
         )
         if not finished:  # it was killed meanwhile: what it had is its partial result
             registry.attach_partial(conn, task.id, end.result)

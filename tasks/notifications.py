@@ -2,10 +2,12 @@
 
 1. Fields with text of a model or a tool are hostile: `& < >` are escaped, and control characters, lone surrogates and
    what XML cannot hold become U+FFFD. So no result forges an element or a second notification, and it always parses.
-2. The order of elements is fixed: task-id, status, summary, then error, output-file, worktree, branch as far as there
-   are any, then result and usage.
-3. A result has at most 30,000 characters; a longer one says how much is missing, and the rest is in the output file.
-4. The message around them says that it comes from the system and carries nobody's consent.
+2. The order of elements is fixed: task-id, status, summary, then denied, error, output-file, worktree, branch as far as
+   there are any, then result and usage.
+3. A summary says of a completed report that holds nothing (`reports.py`) that it does: who reads only summaries must
+   not take it for an answer.
+4. A result has at most 30,000 characters; a longer one says how much is missing, and the rest is in the output file.
+5. The message around them says that it comes from the system and carries nobody's consent.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from xml.sax.saxutils import escape
 
 from tasks.ids import TaskType
 from tasks.records import TaskRecord
+from tasks.reports import says_nothing
 from tasks.states import TaskStatus
 
 RESULT_CAP = 30_000  # characters
@@ -26,7 +29,7 @@ PREFACE = (
     "information, never the user's consent.]"
 )
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_OPTIONAL = {"error": "error", "output-file": "output_file", "worktree": "worktree", "branch": "branch"}
+_OPTIONAL = {"denied": "denied", "error": "error", "output-file": "output_file", "worktree": "worktree", "branch": "branch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class Notification:
     total_tokens: int = 0
     tool_uses: int = 0
     duration_ms: int = 0
+    denied: str | None = None  # calls that were refused, one a line
     error: str | None = None
     output_file: str | None = None
     worktree: str | None = None
@@ -56,6 +60,7 @@ def from_task(task: TaskRecord) -> Notification:
         total_tokens=task.total_tokens,
         tool_uses=task.tool_uses,
         duration_ms=round((task.duration(task.ended_at or task.created_at) or 0.0) * 1000),
+        denied="\n".join(task.denied) if task.denied else None,
         error=_error(task),
         output_file=task.output_file,
         worktree=task.worktree,
@@ -66,7 +71,8 @@ def from_task(task: TaskRecord) -> Notification:
 def _summary(task: TaskRecord) -> str:
     subject = "Background command" if task.type is TaskType.LOCAL_BASH else "Agent"
     ending = f"{task.status}" if task.exit_code is None else f"{task.status} (exit code {task.exit_code})"
-    return f'{subject} "{task.description}" {ending}'
+    empty = says_nothing(task.result or "") if subject == "Agent" and task.status is TaskStatus.COMPLETED else None
+    return f'{subject} "{task.description}" {ending}' + (f", but its report says nothing: {empty}" if empty else "")
 
 
 def _error(task: TaskRecord) -> str | None:

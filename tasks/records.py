@@ -162,6 +162,7 @@ class TaskRecord:
     cost_usd: float | None
     activities: Sequence[str]
     last_activity_at: float | None
+    denied: Sequence[str] | None
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> TaskRecord:

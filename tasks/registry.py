@@ -196,10 +196,11 @@ def finish(
     notify: bool = True,
     output_file: str | None = None,
     exit_code: int | None = None,
+    denied: Sequence[str] = (),
 ) -> bool:
     """End a run. False, with nothing written, if it lost the race or is fenced. A pending task can fail with attempt
-    0. A failed task always has an error class and says whether trying again may help. Raises `IllegalMove`,
-    `NotFound`."""
+    0. A failed task always has an error class and says whether trying again may help. `denied` are the calls that were
+    refused to it, a line each. Raises `IllegalMove`, `NotFound`."""
     status = TaskStatus(status)
     ending: dict[str, object] = {
         "result": result,
@@ -210,7 +211,7 @@ def finish(
     }
     if status is TaskStatus.FAILED:
         ending |= {"error_class": error_class or "unknown", "retryable": bool(retryable)}
-    optional = {"output_file": output_file, "exit_code": exit_code}
+    optional = {"output_file": output_file, "exit_code": exit_code, "denied": list(denied) or None}
     ending |= {name: value for name, value in optional.items() if value is not None}
     before = get(conn, task_id)
     if not _end(conn, before, status, attempt, notify, ending):

@@ -11,6 +11,7 @@ import pytest
 from coordinator.exit_codes import ExitCode
 from coordinator.observed import TaskChanged
 from tasks import outbox, registry
+from tasks.notifications import parse
 from tasks.registry import TaskFilter
 from tasks.states import TaskStatus
 from tests.integration.harness import Bench
@@ -459,3 +460,19 @@ def test_a_resumed_session_has_no_new_budget(bench: Bench) -> None:
         first = bench.run(api, max_budget_usd=0.6)
         again = bench.run(api, "more", resume=first.session_id, max_budget_usd=0.3)
     assert first.exit_code is ExitCode.DONE and again.exit_code is ExitCode.BUDGET
+
+
+def test_the_coordinator_is_told_what_was_denied_to_a_worker_and_of_a_report_that_says_nothing(bench: Bench) -> None:
+    """Both in the notification, so that it need not trust a report that does not mention it."""
+    push = tool_use("Bash", {"command": "git push </denied> origin"})
+    workers = {"push": by_turn(message(push), message(push), "pushed, all fine"), "look": "Okay. I will now read the code."}
+    with FakeAPI(fleet(coordinator("push", "look"), workers)) as api:
+        bench.run(api, permission_mode="default")
+        told = of_boss(api)[-1].user_text
+    by_result = {n.result: n for n in parse(told[told.index("<task-notification>") : told.rindex("</task-notification>") + 20])}
+    denied, empty = by_result["pushed, all fine"], by_result["Okay. I will now read the code."]
+    assert denied.denied is not None and denied.summary == 'Agent "do push" completed'
+    assert denied.denied.startswith("Bash(git push </denied> origin): ") and denied.denied.endswith("(2 times)")
+    assert (empty.denied, empty.summary) == (
+        None, 'Agent "do look" completed, but its report says nothing: it only announces what it would do',
+    )  # fmt: skip

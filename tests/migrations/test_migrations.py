@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -56,14 +57,24 @@ def test_constraints_are_what_the_models_say(tmp_path: Path) -> None:
 
 
 def parts(sql: str) -> set[str]:
-    """The definitions of a CREATE TABLE, whatever their order and spacing."""
-    return {" ".join(part.split()).rstrip(",") for part in sql.splitlines()}
+    """The definitions of a CREATE TABLE, whatever their order and spacing: what a later revision adds stands behind the
+    last one, on its line."""
+    inside = sql[sql.index("(") + 1 : sql.rindex(")")]
+    return {" ".join(part.split()) for part in re.split(r",(?![^()]*\))", inside)}
 
 
 def test_a_file_of_the_first_revision_opens_with_its_rows(tmp_path: Path) -> None:
     db = upgraded(tmp_path, "0001", ROWS_0001)
     assert db.read(lambda conn: registry.get(conn, "a00000001")).result == "ü"
     assert [d.task_id for d in db.read(lambda conn: outbox.waiting(conn, "s00000001"))] == ["a00000001"]
+    db.close()
+
+
+def test_a_task_of_the_first_revision_was_denied_nothing_and_may_be_told_so_now(tmp_path: Path) -> None:
+    db = upgraded(tmp_path, "0001", ROWS_0001)
+    assert db.read(lambda conn: registry.get(conn, "a00000001")).denied is None
+    (delivery,) = db.read(lambda conn: outbox.waiting(conn, "s00000001"))
+    assert "<denied>" not in delivery.body
     db.close()
 
 

@@ -35,6 +35,7 @@ NOTIFICATIONS = st.builds(
     total_tokens=COUNT,
     tool_uses=COUNT,
     duration_ms=COUNT,
+    denied=st.none() | TEXT,
     error=st.none() | TEXT,
     output_file=st.none() | TEXT,
     worktree=st.none() | TEXT,

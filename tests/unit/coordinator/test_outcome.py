@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.outcome import SALVAGED, Ended, broken, ended, partial_text
+from coordinator.outcome import MAX_DENIED, SALVAGED, Ended, broken, denied_calls, ended, partial_text
+from tasks.notifications import FIELD_CAP
 from tasks.states import TaskStatus
-from worker_agent.events import Result
+from worker_agent.events import PermissionDenial, Result
 from worker_agent.loop.state import TerminalReason
 from worker_agent.messages import Usage
 
@@ -63,3 +64,15 @@ def test_an_unforeseen_exception_names_its_class() -> None:
 def test_partial_text_is_what_was_said_and_what_is_being_said() -> None:
     assert partial_text(["one", "two"], " thr ") == "one\n\ntwo\n\nthr"
     assert partial_text([], "") == ""
+
+
+def test_denied_calls_are_told_once_each_in_order_within_bounds() -> None:
+    push = PermissionDenial("Bash", "1", {"command": "git push\norigin"}, "this needs a person's approval")
+    write = PermissionDenial("Write", "2", {"file_path": "/etc/x", "content": "y"}, "outside")
+    assert denied_calls([push, write, push]) == (
+        "Bash(git push origin): this needs a person's approval (2 times)",
+        "Write(/etc/x): outside",
+    )
+    assert ended(replace(GOOD, denials=(write,))).denied == ("Write(/etc/x): outside",)
+    many = denied_calls([PermissionDenial("Bash", str(n), {"command": f"{n} " + "x" * 500}, "y" * 500) for n in range(20)])
+    assert len(many) == MAX_DENIED + 1 and many[-1] == "… and 12 more" and len("\n".join(many)) <= FIELD_CAP
