@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.offline.answers import Hits, Listing
 from coordinator.offline.citations import Citation, citations, cite, code_span, keep
-from coordinator.offline.client import HEADING, MODEL, OfflineClient, answer_to
-from coordinator.offline.survey import QUESTIONS, Call, Hits, Listing, plan_for, prompt_for, words_of
+from coordinator.offline.client import MODEL, OfflineClient, answer_to
+from coordinator.offline.goal import Words
+from coordinator.offline.plan import Call
+from coordinator.offline.questions import QUESTIONS, plan_for, prompt_for
+from coordinator.offline.report import HEADING
 from worker_agent.api.client import ModelRequest
 from worker_agent.errors import ModelError
 from worker_agent.messages import Usage, assistant, tool_result_block, user
@@ -84,7 +88,7 @@ def test_a_survey_of_a_project_finds_what_is_there(project: Path) -> None:
     ):
         assert line in report
     cited = check_citations(report, project)
-    assert f"{cited} citations (`file:line`) were checked by reading each line again: {cited} held" in report
+    assert f"{cited} citations (`file:line`) checked by reading each line again: {cited} held" in report
     assert [d for d, _ in session.prompts.values()] == [title for title, _ in QUESTIONS.values()] + ["Verify cited lines"]
     assert all(worker.tool_names for worker in session.workers.values())
 
@@ -143,6 +147,43 @@ def test_one_agent_alone_surveys_by_itself(project: Path) -> None:
     assert report.startswith(HEADING)
     assert check_citations(report, project) > 5
     assert {"Glob", "Grep", "Read"} == set(talk.tool_names)
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """Sixty files that hold one word of a question about YAML, and the few that answer it."""
+    for number in range(60):
+        (tmp_path / f"a{number:02d}.py").write_text(f"def parse_{number}(line):\n    return retry(line)\n")
+    (tmp_path / "yaml").mkdir()
+    (tmp_path / "yaml" / "loader.py").write_text(
+        'MARKS = "# TODO is looked for"\n\n\nclass Loader:\n    def get(self):\n        return self.check()\n'
+    )
+    (tmp_path / "yaml" / "reading.py").write_text(
+        'HELP = """\n# TODO: in a string\n"""\n\n\ndef other():\n    pass\n\n\n'
+        "def events(stream):\n    # parses one YAML document\n    yield stream\n\n\nevents.limit = 3  # FIXME\n"
+    )
+    return tmp_path
+
+
+def test_names_count_and_the_lines_that_hold_most_words_come_first(packages: Path) -> None:
+    report, _ = run_session("which package parses YAML in this repository, with retry", packages)
+    section = report.split("## Where the goal's words occur")[1].split("## Open TODO")[0]
+    assert "Not searched, as nearly every question holds them: `which`, `in`, `this`, `repository`, `with`." in section
+    assert "- `yaml/` (1 of 4 words; 2 of 2 files): `loader.py`, `reading.py`" in section
+    first = section.split("most words of the goal, 12 of 121:\n\n")[1].split("\n")[0]
+    assert first == "- `yaml/reading.py:11` `# parses one YAML document`"
+    assert "Definitions that enclose" in section and "- `yaml/reading.py:10` `def events(stream):`" in section
+    assert "def other" not in section
+    assert re.search(r"Lines with `retry` besides \d+ above, 4 of 60:", section)
+    assert "`package` occurs in no line." in section
+    check_citations(report, packages)
+
+
+def test_notes_are_comments_and_strings_that_speak_of_them_are_none(packages: Path) -> None:
+    report, _ = run_session("yaml", packages)
+    section = report.split("## Open TODO and FIXME")[1].split("## Tests")[0]
+    assert "Left out, because inside strings: 1 line of those looked at." in section
+    assert [str(citation) for citation in citations(section)] == ["- `yaml/reading.py:15` `events.limit = 3  # FIXME`"]
 
 
 # ── the coordinator's turns ──────────────────────────────────────────────────────────────────────────────────────────
@@ -238,7 +279,7 @@ def test_a_message_while_it_waits_starts_nothing_and_the_next_goal_starts_anew(p
 
     waiting, report, started = asyncio.run(scenario())
     assert waiting.startswith("Waiting for 4")
-    assert "1 messages came while the survey ran" in report
+    assert "1 message came while the survey ran" in report
     assert started == 4
 
 
@@ -319,10 +360,10 @@ def test_without_tools_it_says_what_it_lacks() -> None:
 
 
 def test_words_of_a_goal_leave_out_what_every_goal_says() -> None:
-    assert words_of("Where does the `parse_date` function handle time zones?") == [
-        "parse_date", "function", "handle", "time", "zones",
-    ]  # fmt: skip
-    assert words_of("What is this? Show me all of it.") == []
+    assert Words.of("Where does the `parse_date` function handle time zones?") == Words(
+        ("parse_date", "function", "handle", "time", "zones"), ("Where", "does", "the")
+    )
+    assert Words.of("What is this? Show me all of it.").searched == ()
 
 
 @pytest.mark.parametrize("text", ["plain", "with `ticks`", "``", "`a", "a`", "tab\there", "- `x:1` `y`"])
@@ -360,5 +401,5 @@ def test_a_gap_in_the_history_shifts_no_results(project: Path) -> None:
     count = first.tool_uses[1]
     talk.messages[-1] = assistant([count])
     talk.messages.append(user([tool_result_block(count["id"], "src/book.py:1")], kind="tool_results"))
-    assert asyncio.run(talk.answer()).text == "No line holds TODO, FIXME, XXX or HACK."
+    assert asyncio.run(talk.answer()).text == "No comment begins with TODO, FIXME, XXX or HACK."
     assert Call("Grep", count["input"]) == Call("Grep", first.tool_uses[1]["input"])
