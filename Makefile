@@ -6,6 +6,8 @@ VENV := .venv
 STAMP := $(VENV)/.set-up
 PYTEST := $(VENV)/bin/python -m pytest
 TESTS ?=
+# A limit for the whole command, should one of its own processes stand still; in the foreground, so that Ctrl+C reaches it.
+LIMIT = $(shell command -v timeout >/dev/null 2>&1 && echo timeout --foreground --kill-after=30)
 
 GOAL ?= What does this repository do, how is it laid out, and how is it tested?
 DIR ?= .
@@ -32,13 +34,13 @@ run: $(STAMP)
 		--cwd "$$COORDINATOR_MAKE_DIR" -- "$$COORDINATOR_MAKE_GOAL"
 
 test: $(STAMP)
-	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(PYTEST) -m 'not slow and not real' -n auto --dist worksteal $(TESTS)
+	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(if $(LIMIT),$(LIMIT) 1700) $(PYTEST) -m 'not slow and not real' -n auto --dist worksteal $(TESTS)
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && echo 'ruff: clean'
 
 test-slow: $(STAMP)
-	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(PYTEST) -m 'slow and not real' --timeout 600 $(TESTS)
+	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(if $(LIMIT),$(LIMIT) 3400) $(PYTEST) -m 'slow and not real' --timeout 600 $(TESTS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis

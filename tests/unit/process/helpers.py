@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+import psutil
 
 from worker_agent.process import ShellOutcome, find_tree, run_shell
 from worker_agent.process_tree import TASK_MARKER, Survivor
@@ -59,7 +61,30 @@ async def eventually_async(holds: Callable[[], bool], seconds: float = 10.0) -> 
     return True
 
 
-def zombies_of_ours() -> list[int]:
-    ps = ["ps", "-o", "pid=,stat=", "--ppid", str(os.getpid())]
-    out = subprocess.run(ps, capture_output=True, text=True, check=False)
-    return [int(line.split()[0]) for line in out.stdout.splitlines() if line.split()[1].startswith("Z")]
+@contextmanager
+def starting_gun(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A FIFO for a command to read from, and a function that lets one `read` return. Both ends stay open here, so that no open
+    and no write blocks, in whatever order the two sides come."""
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    def fire() -> None:
+        os.write(end, b"x\n")
+
+    try:
+        yield path, fire
+    finally:
+        os.close(end)
+
+
+def zombies_of_ours() -> set[int]:
+    """The children of this process that have ended and were not waited for, as the process table has them. No program is
+    started to ask: it would be a child, too."""
+    return {child.pid for child in psutil.Process().children() if _is_zombie(child)}
+
+
+def _is_zombie(child: psutil.Process) -> bool:
+    try:
+        return child.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
