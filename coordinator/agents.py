@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
+from worker_agent.tools.rules import RuleSet
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
@@ -39,6 +41,14 @@ TOOL_ALIASES = {
     "web_fetch": "WebFetch",
     "webfetch": "WebFetch",
 }
+# Tools of ours, and those of Claude Code that are not here: to deny one of these is no mistake.
+_KNOWN = {
+    name.lower(): name
+    for name in """Agent AskUserQuestion Bash BashOutput Edit EnterPlanMode ExitPlanMode Glob Grep KillShell LS LSP MultiEdit
+    NotebookEdit NotebookRead Read SendMessage Skill TaskOutput TaskStop TodoRead TodoWrite ToolSearch WebFetch WebSearch
+    Write""".split()
+}
+_PROSE = re.compile(r"^(name|description)[ \t]*:[ \t]*(?![\"'|>])(\S.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,8 @@ class AgentDefinition:
     description: str
     prompt: str
     tools: tuple[str, ...] | None = None
-    disallowed_tools: tuple[str, ...] = ()
+    disallowed_tools: tuple[str, ...] = ()  # names; `*` stands for all
+    denied: tuple[str, ...] = ()  # deny rules with a specifier: `Bash(git push *)`
     model: str | None = None
     permission_mode: str | None = None
     max_turns: int | None = None
@@ -150,17 +161,22 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
     description = front.pop("description", None)
     if not description:
         raise ConfigError(f"agent {name!r} has no description")
-    tools = _names(front.pop("tools", None))
-    if tools is not None and not tools:
+    listed = front.pop("tools", None)
+    tools = _names(name, "tools", listed)
+    if tools == () and listed != []:  # `[]` says that it has none; a blank says nothing
         raise ConfigError(f"agent {name!r}: its list of tools is empty")
+    removed, denied = _fence(name, front.pop("disallowedTools", None))
     model = front.pop("model", None)
     hooks = HookConfig.parse(_as_subagent(front.pop("hooks", None)), str(source))
+    if hooks.fences:
+        raise ConfigError(f"agent {name!r}: {hooks.fences[0]}")
     definition = AgentDefinition(
         name=name,
         description=str(description).strip(),
         prompt=body.strip() or prompt_text("worker"),
         tools=tools,
-        disallowed_tools=_names(front.pop("disallowedTools", None)) or (),
+        disallowed_tools=removed,
+        denied=denied,
         model=None if model in (None, "inherit") else str(model),
         permission_mode=_mode(name, front.pop("permissionMode", None)),
         max_turns=_positive(name, "maxTurns", front.pop("maxTurns", None)),
@@ -192,29 +208,54 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     try:
         front = yaml.safe_load(match[1])
     except yaml.YAMLError as error:
-        # Descriptions with a colon in them are common and are no YAML: read such a file line by line.
-        front = dict(_plain_fields(match[1]))
-        if "name" not in front:
+        # Descriptions with a colon in them are common and are no YAML: they are quoted, and all other fields stay whole.
+        try:
+            front = yaml.safe_load(_PROSE.sub(_quoted, match[1]))
+        except yaml.YAMLError:
             raise ConfigError(f"its front matter is no YAML: {str(error).splitlines()[0]}") from None
     return (front if isinstance(front, dict) else {}), text[match.end() :]
 
 
-def _plain_fields(block: str) -> Iterable[tuple[str, str]]:
-    for line in block.splitlines():
-        key, colon, value = line.partition(":")
-        if colon and re.fullmatch(r"[A-Za-z_]+", key):
-            yield key, value.strip()
+def _quoted(match: re.Match[str]) -> str:
+    return f"{match[1]}: {json.dumps(' '.join(match[2].split()))}"
 
 
-def _names(value: Any) -> tuple[str, ...] | None:
-    """Tool names of a comma string or a list; None where nothing is said or `*` allows all."""
+def _listed(agent: str, key: str, value: Any) -> list[str]:
+    """The entries of a comma string or a list. Raises `ConfigError` for anything else."""
+    parts = re.split(r",(?![^(]*\))", value) if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ConfigError(f"agent {agent!r}: {key} is no list of tool names")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _names(agent: str, key: str, value: Any) -> tuple[str, ...] | None:
+    """Tool names; None where nothing is said or `*` allows all, none for an empty list. Raises `ConfigError`."""
     if value is None:
         return None
-    parts = re.split(r",(?![^(]*\))", value) if isinstance(value, str) else value
-    names = [str(part).strip() for part in parts] if isinstance(parts, list) else []
-    if "*" in names:
-        return None
-    return tuple(TOOL_ALIASES.get(name, name) for name in names if name)
+    names = _listed(agent, key, value)
+    return None if "*" in names else tuple(_tool(name) or name for name in names)
+
+
+def _fence(agent: str, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tools that are taken away, and the deny rules with a specifier. Raises `ConfigError` for a name nobody knows:
+    what was meant to be denied must not be allowed."""
+    removed, denied = [], []
+    for entry in _listed(agent, "disallowedTools", value) if value is not None else ():
+        head, bracket, rest = entry.partition("(")
+        tool = "*" if entry == "*" else _tool(head.strip())
+        if tool is None:
+            raise ConfigError(f"agent {agent!r}: disallowedTools names {entry!r}, and there is no such tool")
+        if bracket:
+            RuleSet.from_flags((), (f"{tool}({rest}",))
+            denied.append(f"{tool}({rest}")
+        else:
+            removed.append(tool)
+    return tuple(removed), tuple(denied)
+
+
+def _tool(name: str) -> str | None:
+    """The name as we write it, whatever its case; None for one that nobody knows."""
+    return name if name.startswith("mcp__") else TOOL_ALIASES.get(name) or _KNOWN.get(name.lower())
 
 
 def _mode(agent: str, value: Any) -> str | None:

@@ -187,6 +187,8 @@ async def _open(
     set_subreaper()
     try:
         session = await _compose(options, settings, ground, store, record, observer, client, limiter, approver)
+        if earlier is not None:
+            await store.write(lambda conn: _keep_fences(conn, record, options))
         if record.status is SessionStatus.ENDED:
             await store.write(lambda conn: sessions.reopen(conn, record.id, store.fence))
     except ConfigError:
@@ -197,6 +199,11 @@ async def _open(
         raise
     watchers.append(session.foreign)
     return session
+
+
+def _keep_fences(conn: Any, record: SessionRecord, options: RunOptions) -> None:
+    if (fenced := options.fenced(record.options)) != record.options:
+        sessions.update_details(conn, record.id, options=fenced)
 
 
 async def _give_back(store: Store, reason: str | None) -> None:
@@ -263,7 +270,9 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
     """Read what a session is made of; nothing is written. Raises `ConfigError` for what makes it impossible."""
     _check(options, settings, cwd, client)
     paths, home = Paths.of(settings), Path.home()
-    files = settings_files.load(cwd, home=home, trusted=options.trusted, settings=options.settings)
+    files = settings_files.load(
+        cwd, home=home, trusted=options.trusted, settings=options.settings, earlier=options.earlier_settings
+    )
     scratch = paths.scratch(session_id)
     policy = files.policy(
         cwd=cwd,

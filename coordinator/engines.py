@@ -120,6 +120,8 @@ class EngineFactory:
         definition = self.agents.get(task.definition or "worker")
         registry = self._registry(definition, task.allowed_tools)
         policy = narrowed(self.policy.child(mode=definition.permission_mode), definition.tools, task.allowed_tools)
+        if definition.denied:
+            policy = policy.child(rules=policy.rules + RuleSet.from_flags((), definition.denied))
         context = self._tool_context(
             agent_id=task.agent_id,
             task_id=task.id,
@@ -327,10 +329,12 @@ class EngineFactory:
         key = (definition.name, None if allowed is None else tuple(allowed))
         if key not in self._registries:
             removed = {*NOT_FOR_WORKERS, *definition.disallowed_tools}
-            tools = self.tools.narrowed(definition.tools, lambda name: name in removed or self.policy.removes(name))
+            tools = self.tools.narrowed(
+                definition.tools, lambda name: "*" in removed or name in removed or self.policy.removes(name)
+            )
             if allowed is not None:
                 tools = tools.narrowed(tuple(allowed))
-            if not len(tools):
+            if not len(tools) and (allowed or definition.tools):
                 asked = ", ".join(allowed or definition.tools or ())
                 raise ConfigError(f"no tool is left for agent type {definition.name!r}: {asked}")
             self._registries[key] = tools

@@ -28,6 +28,7 @@ class RunOptions:
     disallowed_tools: tuple[str, ...] = ()
     add_dirs: tuple[Path, ...] = ()
     settings: str | None = None  # a settings file, or its JSON, above the others
+    earlier_settings: tuple[str, ...] = ()  # those that the session was given before; they hold behind `settings`
     sandbox: str = "auto"  # auto, required, off
     system_prompt: str | None = None
     append_system_prompt: str | None = None
@@ -72,5 +73,33 @@ class RunOptions:
             "use_coordinator",
             "offline",
             "plan_only",
+            "sandbox",
+            "append_system_prompt",
+            "system_prompt",
+            "verify",
+            "max_budget_usd",
+            "token_budget",
         )
-        return {name: getattr(self, name) for name in kept} | {"add_dirs": [str(path) for path in self.add_dirs]}
+        return {name: getattr(self, name) for name in kept} | {
+            "add_dirs": [str(path) for path in self.add_dirs],
+            "settings": self._settings_to_keep(),
+            "earlier_settings": list(self.earlier_settings),
+        }
+
+    def fenced(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """`stored` with what this run adds that fences: it holds whenever the session is gone on with. What this run widens
+        holds for this run."""
+        old = [text for text in (stored.get("settings"), *(stored.get("earlier_settings") or ())) if text]
+        first, *more = dict.fromkeys([*old, *filter(None, [self._settings_to_keep()]), *self.earlier_settings]) or [None]
+        return {
+            **stored,
+            "disallowed_tools": list(dict.fromkeys((*(stored.get("disallowed_tools") or ()), *self.disallowed_tools))),
+            "plan_only": bool(stored.get("plan_only") or self.plan_only),
+            "settings": first,
+            "earlier_settings": more,
+        }
+
+    def _settings_to_keep(self) -> str | None:
+        from worker_agent.tools.settings_files import to_keep
+
+        return self.settings and to_keep(self.settings)

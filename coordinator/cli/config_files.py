@@ -2,8 +2,7 @@
 
 1. The project's files (`.coordinator/settings.toml`, then `settings.local.toml`) win over the user's `config.toml`; a flag or
    its variable wins over both.
-2. What comes with a repository cannot widen rights, run commands or move data: such keys of a project's file count only in
-   a trusted directory.
+2. Of what comes with a repository nobody trusts only rules that deny count; one line a file names the rest.
 3. An unknown key is said once and passed over; a file that cannot be read is an error that names it.
 """
 
@@ -19,12 +18,8 @@ from coordinator.cli.failures import Failure
 from coordinator.exit_codes import ExitCode
 
 PROJECT_FILES = (Path(".coordinator/settings.toml"), Path(".coordinator/settings.local.toml"))
-HARMLESS = frozenset(
-    {
-        "append_system_prompt", "disallowed_tools", "fallback_model", "max_budget_usd", "max_turns", "max_workers", "model",
-        "output_format", "timeout", "token_budget", "worker_model",
-    }
-)  # fmt: skip
+FENCES = frozenset({"disallowed_tools"})
+LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs"})  # they add up over all files
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +37,34 @@ def read(user_file: Path, project: Path, known: frozenset[str], trusted: Callabl
     origins: dict[str, Path] = {}
     notes: list[str] = []
     for path in (user_file, *(project / name for name in PROJECT_FILES)):
+        left_out: list[str] = []
         for key, value in _load(path).items():
             name = key.replace("-", "_")
             if name not in known:
                 notes.append(f"{path}: unknown setting {key!r}")
-            elif path != user_file and name not in HARMLESS and not trusted():
-                notes.append(f"{path}: {key} does not count until `coordinator trust`")
+            elif path != user_file and name not in FENCES and not trusted():
+                left_out.append(key)
+            elif name in LISTS:
+                values[name], origins[name] = [*values.get(name, ()), *_listed(path, key, value)], path
             else:
                 values[name], origins[name] = value, path
+        if left_out:
+            verb = "does" if len(left_out) == 1 else "do"
+            notes.append(f"{path}: {', '.join(left_out)} {verb} not count until `coordinator trust`")
     return Defaults(values, origins, tuple(notes))
+
+
+def _listed(path: Path, key: str, value: Any) -> list[str]:
+    """A list of strings; one string stands for itself, never for its letters. Raises `Failure`."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise Failure(f"{path}: {key} must be a list of strings", ExitCode.USAGE)
+    return items
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

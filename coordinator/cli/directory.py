@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from coordinator.cli import config_files
 from coordinator.cli.context import Context
@@ -45,7 +46,22 @@ class ConfiguredCommand(click.Command):
             for note in found.notes:
                 cli.console.note(note)
             extra["default_map"] = dict(found.values)
+            try:
+                return super().make_context(info_name, args, parent, **extra)
+            except click.BadParameter as error:
+                raise _named(error, found) from None
         return super().make_context(info_name, args, parent, **extra)
+
+
+def _named(error: click.BadParameter, found: config_files.Defaults) -> click.BadParameter:
+    """The error under the name of what the person wrote: a variable or a file, where it was no flag."""
+    name = error.param.name if error.param else None
+    source = error.ctx.get_parameter_source(name) if error.ctx and name else None
+    if source is ParameterSource.ENVIRONMENT and error.param:
+        error.param_hint = str(error.param.envvar)
+    elif source is ParameterSource.DEFAULT_MAP and name in found.origins:
+        error.param_hint = f"{name} in {found.origins[name]}"
+    return error
 
 
 def _directory(args: list[str]) -> str:

@@ -14,13 +14,18 @@ from typing import Any, TypeVar
 import click
 
 from coordinator.cli.completing import complete_sessions
-from coordinator.cli.context import common_options
+from coordinator.cli.context import Context, common_options
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
 FORMATS = ("text", "json", "stream-json")
 # Workers' shells carry COORDINATOR_SESSION_ID; a run begun there must not take their session's id for its own.
 VARIABLES = {"session_id": "COORDINATOR_NEW_SESSION_ID", "use_coordinator": "COORDINATOR_MODE"}
+
+# What bounds, checks or fences a run by one value.
+FENCES = frozenset(
+    {"json_schema", "max_budget_usd", "max_turns", "sandbox", "settings", "timeout", "token_budget", "verify"}
+)  # fmt: skip
 
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -55,13 +60,49 @@ class Names(click.ParamType[tuple[str, ...]]):
 
         return tuple(split_rules(value))
 
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [rv]  # blanks inside parentheses separate nothing
+
+
+def together(ctx: click.Context, param: click.Parameter, value: Any) -> tuple[str, ...]:
+    """The lists of all occurrences as one: a fence that is named first must not vanish behind the second."""
+    return tuple(name for given in value or () for name in given)
+
+
+class Once(click.Option):
+    """A single value. Said twice with different values, one that fences (`FENCES`) is refused, for which of the two holds
+    is not ours to guess; of any other the last holds, and one line says so."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        single = not self.multiple and not self.is_flag and not self.count
+        self.multiple = self.multiple or single  # so that the parser keeps every occurrence
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.multiple = self.multiple and not single
+
+    def consume_value(self, ctx: click.Context, opts: Any) -> Any:
+        given = opts.get(self.name)
+        if not self.multiple and isinstance(given, list):
+            if len(set(given)) > 1:
+                self._told_apart(ctx, given)
+            opts = {**opts, self.name: given[-1]}
+        return super().consume_value(ctx, opts)
+
+    def _told_apart(self, ctx: click.Context, given: list[str]) -> None:
+        name = next(name for name in self.opts if name.startswith("--"))
+        if self.name in FENCES:
+            raise click.UsageError(f"{name} is given twice with different values; say it once", ctx)
+        if (cli := ctx.find_object(Context)) is not None:
+            cli.console.note(f"{name} is given twice: {given[-1]!r} holds, and not {given[-2]!r}")
+
 
 def flag(*names: str, **settings: Any) -> Callable[[AnyCallable], AnyCallable]:
     """An option with its variable, named as the first long name."""
     long = next(name for name in names if name.startswith("--")).split("/")[0].removeprefix("--")
     parameter = next((name for name in names if not name.startswith("-")), long.replace("-", "_"))
     variable = VARIABLES.get(parameter, f"COORDINATOR_{long.replace('-', '_').upper()}")
-    return click.option(*names, envvar=variable, show_envvar=False, **settings)
+    return click.option(*names, cls=Once, envvar=variable, show_envvar=False, **settings)
 
 
 def apply(options: list[Callable[[Any], Any]], command: AnyCallable) -> AnyCallable:
@@ -80,10 +121,10 @@ WORK = [
     flag("--worker-model", metavar="MODEL", help="Model of workers; the coordinator's if not set."),
     flag("--fallback-model", metavar="MODEL", help="Model to go on with when the first is overloaded."),
     flag("--permission-mode", type=click.Choice(MODES), default="default", show_default=True, help="What needs consent."),
-    flag("--allowed-tools", "--allowedTools", "allowed_tools", type=Names(), default=(), metavar="RULES",
-         help='Rules that allow: "Bash(git *),Edit".'),
-    flag("--disallowed-tools", "--disallowedTools", "disallowed_tools", type=Names(), default=(), metavar="RULES",
-         help="Rules that deny."),
+    flag("--allowed-tools", "--allowedTools", "allowed_tools", type=Names(), multiple=True, callback=together, metavar="RULES",
+         help='Rules that allow: "Bash(git *),Edit"; repeatable.'),
+    flag("--disallowed-tools", "--disallowedTools", "disallowed_tools", type=Names(), multiple=True, callback=together,
+         metavar="RULES", help="Rules that deny; repeatable."),
     flag("--add-dir", "add_dirs", type=DIRECTORY, multiple=True, help="Another directory that may be read; repeatable."),
     flag("--settings", metavar="PATH|JSON", help="A settings file, or its JSON, above the others."),
     flag("--sandbox", type=click.Choice(("auto", "required", "off")), default="auto", show_default=True,

@@ -138,8 +138,11 @@ def test_precedence_is_flag_then_variable_then_project_then_user(program: Progra
     assert value() == (2, "config.toml")
     (program.cwd / ".coordinator").mkdir()
     (program.cwd / ".coordinator/settings.toml").write_text('max_workers = 3\nverify = "make me a sandwich"\n')
+    assert value() == (2, "config.toml")  # nobody trusts it
+    program("trust")
     assert value() == (3, "settings.toml")
     (program.cwd / ".coordinator/settings.local.toml").write_text("max-workers = 4\n")
+    program("trust")
     assert value() == (4, "settings.local.toml")
     assert value(COORDINATOR_MAX_WORKERS="5") == (5, "COORDINATOR_MAX_WORKERS")
 

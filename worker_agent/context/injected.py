@@ -7,7 +7,8 @@ call only. What changes later is appended as news, never put in here.
 Memory files: the managed one, the user's, then from the root of the file system down to the working directory each
 `CLAUDE.md` (or `.claude/CLAUDE.md`), `CLAUDE.local.md` and `AGENTS.md`. Of a directory's `CLAUDE.md` and `AGENTS.md` one
 is dropped when it is a link to, an import of, or the same bytes as the other. `@path` imports are followed four hops,
-not inside code and not out of the directory of the file that asks (the user's own files may import from home).
+not inside code and not out of the directory of the file that asks (the user's own files may import from home). A project's
+file that is a link out of its repository is left out, and the model is told so: it may show what no repository holds.
 """
 
 from __future__ import annotations
@@ -112,18 +113,26 @@ def memory_files(cwd: Path, home: Path, managed: Path = Path("/etc/claude-code/C
     for path in (managed, home / ".claude" / "CLAUDE.md"):
         found += _read(path, path.parent if path == managed else home)
     for directory in [*reversed(cwd.parents), cwd]:
-        found += _of_directory(directory)
+        found += [file for file in _of_directory(directory) if file.path != home / ".claude" / "CLAUDE.md"]
     return found
 
 
 def _of_directory(directory: Path) -> Iterator[MemoryFile]:
     claude = next((p for p in (directory / "CLAUDE.md", directory / ".claude" / "CLAUDE.md") if p.is_file()), None)
     agents = directory / "AGENTS.md"
-    mine = _read(claude, directory) if claude else []
+    mine = _own(claude, directory) if claude else []
     yield from mine
     if agents.is_file() and not _says_the_same(claude, agents):
-        yield from _read(agents, directory)
-    yield from _read(directory / "CLAUDE.local.md", directory)
+        yield from _own(agents, directory)
+    yield from _own(directory / "CLAUDE.local.md", directory)
+
+
+def _own(path: Path, directory: Path) -> list[MemoryFile]:
+    """A project's file, unless it is a link that leaves the repository (without one, the directory)."""
+    top = next((level for level in (directory, *directory.parents) if (level / ".git").exists()), directory)
+    if path.is_file() and not path.resolve().is_relative_to(top.resolve()):
+        return [MemoryFile(path, "(left out: a link to a file outside the project)")]
+    return _read(path, directory)
 
 
 def _says_the_same(claude: Path | None, agents: Path) -> bool:

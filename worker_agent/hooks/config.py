@@ -2,7 +2,8 @@
 
 A matcher that is absent, empty or `*` matches all. One of letters, digits, `_ - , |` and spaces only is a list of exact
 names; anything else is a regular expression that may match anywhere. Unknown events are ignored, unknown kinds of
-handler are left out with one line in `problems`, and nothing in a file is fatal.
+handler are left out with one line in `problems`, and nothing in a file is fatal here. What cannot be read, and what would
+have refused tool calls and cannot be run, is named in `fences`, too: who loads the file must not pass over it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ EVENTS: Mapping[str, float] = {
     "UserPromptSubmit": _PROMPT,
 }  # fmt: skip
 TOOL_EVENTS = frozenset({"PreToolUse", "PostToolUse", "PostToolUseFailure"})
+_REFUSING = frozenset({"PreToolUse", "PermissionRequest"})  # a handler left out here is a fence gone
 _TYPES_LEFT_OUT = frozenset({"mcp_tool", "prompt", "agent"})
 _EXACT = re.compile(r"[A-Za-z0-9_\-,| ]*")
 _ALIASES = {"Agent": ("Agent", "Task")}
@@ -81,24 +83,29 @@ def _compile(pattern: str) -> re.Pattern[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class HookConfig:
-    """Groups of all files, in order; `problems` says what was left out."""
+    """Groups of all files, in order; `problems` says what was left out, `fences` which of it may have refused something."""
 
     groups: tuple[Group, ...] = ()
     problems: tuple[str, ...] = ()
+    fences: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, data: Any, source: str = "settings") -> HookConfig:
         """Out of the value of a `hooks` key: event → list of `{matcher, hooks: [...]}`. Never raises."""
-        problems: list[str] = []
         if not isinstance(data, Mapping):
-            return cls(problems=(f"{source}: `hooks` is no object",)) if data else cls()
-        groups = [
-            group for event, value in data.items() if event in EVENTS for group in _groups(event, value, source, problems)
-        ]
-        return cls(tuple(groups), tuple(dict.fromkeys(problems)))
+            wrong = (f"{source}: `hooks` is no object",) if data else ()
+            return cls(problems=wrong, fences=wrong)
+        found = _Lines([], [])
+        groups = [group for event, value in data.items() if event in EVENTS for group in _groups(event, value, source, found)]
+        if "PermissionRequest" in data:  # no event of ours: what would have been asked is refused without a person
+            list(_groups("PermissionRequest", data["PermissionRequest"], source, found))
+            found.left_out.append(f"{source}: hooks of PermissionRequest are not called")
+        problems = tuple(dict.fromkeys((*found.fences, *found.left_out)))
+        return cls(tuple(groups), problems, tuple(dict.fromkeys(found.fences)))
 
     def __add__(self, other: HookConfig) -> HookConfig:
-        return HookConfig(self.groups + other.groups, tuple(dict.fromkeys(self.problems + other.problems)))
+        problems, fences = self.problems + other.problems, self.fences + other.fences
+        return HookConfig(self.groups + other.groups, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(fences)))
 
     def handlers(self, event: str, subject: str = "") -> tuple[Handler, ...]:
         """Those that the event calls, an identical one once."""
@@ -106,29 +113,52 @@ class HookConfig:
         return tuple(dict.fromkeys(found))
 
 
-def _groups(event: str, value: Any, source: str, problems: list[str]) -> Iterator[Group]:
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """What was found while reading: what may have refused something, and what only is not called."""
+
+    fences: list[str]
+    left_out: list[str]
+
+
+def _groups(event: str, value: Any, source: str, found: _Lines) -> Iterator[Group]:
     for entry in value if isinstance(value, list) else [value]:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("hooks"), list):
-            problems.append(f"{source}: an entry of {event} has no list `hooks`")
+            found.fences.append(f"{source}: an entry of {event} has no list `hooks`")
             continue
         matcher = entry.get("matcher") or ""
         if not isinstance(matcher, str) or (not _EXACT.fullmatch(matcher) and matcher != "*" and _compile(matcher) is None):
-            problems.append(f"{source}: the matcher {matcher!r} of {event} is no regular expression")
+            found.fences.append(f"{source}: the matcher {matcher!r} of {event} is no regular expression")
             continue
-        yield Group(event, matcher, tuple(_handlers(event, entry["hooks"], source, problems)))
+        yield Group(event, matcher, tuple(_handlers(event, entry["hooks"], source, found)))
 
 
-def _handlers(event: str, entries: Iterable[Any], source: str, problems: list[str]) -> Iterator[Handler]:
+def _handlers(event: str, entries: Iterable[Any], source: str, found: _Lines) -> Iterator[Handler]:
     for entry in entries:
         kind = entry.get("type") if isinstance(entry, Mapping) else None
         if kind in _TYPES_LEFT_OUT:
-            problems.append(f"{source}: hooks of type {kind!r} are left out")
+            if event in _REFUSING:
+                found.fences.append(
+                    f"{source}: a hook of {event} has type {kind!r}, which is not supported; it may refuse calls"
+                )
+            else:
+                found.left_out.append(f"{source}: hooks of type {kind!r} are left out")
+        elif (wrong := _wrong_field(entry)) is not None:
+            found.fences.append(f"{source}: `{wrong}` of a hook of {event} has the wrong type")
         elif kind == "command" and isinstance(entry.get("command"), str) and entry["command"].strip():
             yield _handler(entry, command=entry["command"])
         elif kind == "http" and str(entry.get("url", "")).startswith(("http://", "https://")):
             yield _handler(entry, url=entry["url"])
         else:
-            problems.append(f"{source}: a hook of {event} is neither a command nor a URL")
+            found.fences.append(f"{source}: a hook of {event} is neither a command nor a URL")
+
+
+def _wrong_field(entry: Any) -> str | None:
+    """The first field without which a handler would not run as it was meant to."""
+    if not isinstance(entry, Mapping):
+        return None
+    kinds = {"args": list, "headers": Mapping, "if": str, "async": bool, "asyncRewake": bool, "allowedEnvVars": list}
+    return next((key for key, kind in kinds.items() if entry.get(key) is not None and not isinstance(entry[key], kind)), None)
 
 
 def _handler(entry: Mapping[str, Any], **what: Any) -> Handler:

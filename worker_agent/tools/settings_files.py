@@ -2,7 +2,8 @@
 
 Files, highest first: managed, `--settings` (a path or JSON), `.claude/settings.local.json`, `.claude/settings.json`,
 `~/.claude/settings.json`. Of a single value the highest wins; lists and hooks add up. Keys that are not honoured are passed
-over in silence. A file that is no JSON object is an error that names it: a deny rule in it must not get lost.
+over in silence. A file that is no JSON object is an error that names it, and so is a fence that cannot be read (a deny or
+ask rule, a hook, a mode, a block-list): it must not get lost. Any other wrong type is one line and grants nothing.
 
 Trust: what lies inside the project came with it, so its allow rules, hooks, environment, directories and servers count only
 when the person trusted it (`trust.py`; the caller says so). Its deny and ask rules, and modes that only narrow, count always.
@@ -10,6 +11,7 @@ when the person trusted it (`trust.py`; the caller says so). Its deny and ask ru
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +22,17 @@ import orjson
 from worker_agent.config import is_secret_name, secret_values
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
+from worker_agent.redaction import Redactor
 from worker_agent.tools.permissions import Mode, Policy
-from worker_agent.tools.rules import Behavior, RuleSet, Source
+from worker_agent.tools.rules import Behavior, Rule, RuleError, RuleSet, Source
 from worker_agent.tools.trust import repository_root
 
 MANAGED = Path("/etc/claude-code/managed-settings.json")
+_ELSEWHERE = "auto"  # a mode of others that grants; without it more is asked, so it is no fence
+_STORED = (
+    "permissions", "hooks", "model", "enabledMcpjsonServers", "disabledMcpjsonServers", "enableAllProjectMcpServers",
+)  # fmt: skip
+_LEFT_OUT = "leftOut"
 _NARROWING = frozenset({Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK})
 
 
@@ -78,21 +86,25 @@ class LoadedSettings:
         return Policy(mode=self.mode(mode), rules=rules, cwd=cwd, roots=every, home=home)
 
 
-def load(cwd: Path, *, home: Path, trusted: bool, settings: str | None = None, managed: Path = MANAGED) -> LoadedSettings:
-    """All settings that hold in `cwd`; `settings` is the value of `--settings`. Raises `ConfigError`."""
-    layers = tuple(_layers(cwd, home, trusted, settings, managed))
+def load(
+    cwd: Path, *, home: Path, trusted: bool, settings: str | None = None, earlier: Sequence[str] = (), managed: Path = MANAGED
+) -> LoadedSettings:
+    """All settings that hold in `cwd`; `settings` is the value of `--settings`, `earlier` those of the session before it,
+    which hold behind it. Raises `ConfigError`."""
+    given = [text for text in (settings, *earlier) if text is not None]
+    layers = tuple(_layers(cwd, home, trusted, given, managed))
     rules, hooks = RuleSet(), HookConfig()
     for layer in layers:
         rules += _rules(layer)
         if layer.counts:
-            hooks += HookConfig.parse(layer.data.get("hooks"), layer.name)
+            hooks += _hooks(layer)
     trusted_layers = [layer for layer in layers if layer.counts]
-    mode, mode_problems = _mode(layers)
+    mode = _mode(layers)
     return LoadedSettings(
         rules=rules,
         hooks=hooks,
         default_mode=mode,
-        bypass_disabled=any(_permissions(layer).get("disableBypassPermissionsMode") == "disable" for layer in layers),
+        bypass_disabled=any(_permissions(layer).get("disableBypassPermissionsMode") is not None for layer in layers),
         directories=_directories(trusted_layers, home),
         env=_env(trusted_layers),
         secrets=tuple(_secrets(layers)),
@@ -103,15 +115,50 @@ def load(cwd: Path, *, home: Path, trusted: bool, settings: str | None = None, m
             (v for layer in trusted_layers if isinstance(v := layer.data.get("enableAllProjectMcpServers"), bool)), False
         ),
         files=tuple(layer.name for layer in layers),
-        problems=(*rules.problems, *hooks.problems, *mode_problems),
+        problems=(*rules.problems, *hooks.problems, *(line for layer in layers for line in _wrong_types(layer))),
         held_back=tuple(line for layer in layers if not layer.counts for line in _held_back(layer)),
     )
 
 
-def _layers(cwd: Path, home: Path, trusted: bool, settings: str | None, managed: Path) -> Iterator[Layer]:
+def to_keep(settings: str) -> str:
+    """A value of `--settings` as it may be stored: a path as it is; of JSON what fences and grants, and never the environment
+    nor anything that may be a secret. What is missing is named in it (`left_out`). Raises `ConfigError`."""
+    if not _is_json(settings):
+        return settings
+    data = _parsed(settings.encode("utf-8", "replace"), "--settings")
+    redact = Redactor((*secret_values(), *_secrets([Layer("--settings", Path(), data)])))
+    kept = {key: data[key] for key in _STORED if key in data and not _may_be_secret(data[key], redact)}
+    missing = [key for key in ("env", *_STORED) if data.get(key) and key not in kept]
+    return orjson.dumps(kept | ({_LEFT_OUT: missing} if missing else {})).decode()
+
+
+def left_out(stored: str) -> tuple[str, ...]:
+    """The keys of a value of `--settings` that `to_keep` left out."""
+    if not _is_json(stored):
+        return ()
+    return tuple(_names([Layer("--settings", Path(), _parsed(stored.encode("utf-8", "replace"), "--settings"))], _LEFT_OUT))
+
+
+def _is_json(settings: str) -> bool:
+    return settings.lstrip().startswith("{")
+
+
+def _may_be_secret(value: Any, redact: Redactor) -> bool:
+    text = orjson.dumps(value).decode()
+    return redact(text) != text or _has_headers(value)
+
+
+def _has_headers(value: Any) -> bool:
+    """Whether a hook in `value` sends headers: credentials stand there."""
+    if isinstance(value, Mapping):
+        return bool(value.get("headers")) or any(map(_has_headers, value.values()))
+    return isinstance(value, list) and any(map(_has_headers, value))
+
+
+def _layers(cwd: Path, home: Path, trusted: bool, given: Iterable[str], managed: Path) -> Iterator[Layer]:
     user_base = home / ".claude"
     yield from _file(managed, managed.parent, True)
-    if settings is not None:
+    for settings in given:
         yield _given(settings, cwd)
     for project in dict.fromkeys((cwd, repository_root(cwd))):
         if project.resolve() == home.resolve():
@@ -132,7 +179,7 @@ def _file(path: Path, base: Path, counts: bool) -> Iterator[Layer]:
 
 
 def _given(settings: str, cwd: Path) -> Layer:
-    if settings.lstrip().startswith("{"):
+    if _is_json(settings):
         return Layer("--settings", cwd, _parsed(settings.encode("utf-8", "replace"), "--settings"))
     path = cwd / Path(settings).expanduser()
     for layer in _file(path, cwd, True):
@@ -142,6 +189,7 @@ def _given(settings: str, cwd: Path) -> Layer:
 
 def _parsed(content: bytes, name: str) -> Mapping[str, Any]:
     try:
+        content = content.removeprefix(codecs.BOM_UTF8)
         data = orjson.loads(content) if content.strip() else {}
     except orjson.JSONDecodeError as error:
         raise ConfigError(f"{name} is no JSON: {error}") from None
@@ -152,7 +200,53 @@ def _parsed(content: bytes, name: str) -> Mapping[str, Any]:
     for behavior in Behavior:
         if not isinstance(data.get("permissions", {}).get(behavior.value, []), list):
             raise ConfigError(f"{name}: `permissions.{behavior}` is no list")
+    for key in ("disabledMcpjsonServers",):
+        if (value := data.get(key)) is not None and not _is_list_of_strings(value):
+            raise ConfigError(f"{name}: `{key}` is no list of strings")
     return data
+
+
+def _is_list_of_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _wrong_types(layer: Layer) -> Iterator[str]:
+    """One line for each value that grants something and has the wrong type; it grants nothing."""
+    permissions = _permissions(layer)
+    off = permissions.get("disableBypassPermissionsMode")
+    wrong = {
+        "permissions.additionalDirectories` is no list of strings": (
+            permissions.get("additionalDirectories"), _is_list_of_strings,
+        ),
+        "env` is no object of strings": (layer.data.get("env"), _is_environment),
+        "model` is no string": (layer.data.get("model"), lambda value: isinstance(value, str)),
+        "enabledMcpjsonServers` is no list of strings": (layer.data.get("enabledMcpjsonServers"), _is_list_of_strings),
+        "enableAllProjectMcpServers` is neither true nor false": (
+            layer.data.get("enableAllProjectMcpServers"), lambda value: isinstance(value, bool),
+        ),
+    }  # fmt: skip
+    for text, (value, fits) in wrong.items():
+        if value is not None and not fits(value):
+            yield f"{layer.name}: `{text}; it does not count"
+    if permissions.get("defaultMode") == _ELSEWHERE:
+        yield f"{layer.name}: the permission mode {_ELSEWHERE!r} is not known here"
+    if off is not None and off != "disable":
+        yield f'{layer.name}: `permissions.disableBypassPermissionsMode` is not "disable"; taken as if it were'
+
+
+def _is_environment(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(item, (str, int, float)) for item in value.values())
+
+
+def _hooks(layer: Layer) -> HookConfig:
+    """Raises `ConfigError` for what may have been there to refuse something and cannot be run."""
+    data = layer.data.get("hooks")
+    if data is not None and not isinstance(data, Mapping):
+        raise ConfigError(f"{layer.name}: `hooks` is no object")
+    hooks = HookConfig.parse(data, layer.name)
+    if hooks.fences:
+        raise ConfigError(hooks.fences[0])
+    return hooks
 
 
 def _permissions(layer: Layer) -> Mapping[str, Any]:
@@ -165,32 +259,42 @@ def _rules(layer: Layer) -> RuleSet:
         if behavior is Behavior.ALLOW and not layer.counts:
             continue
         source = Source(layer.name, f"permissions.{behavior}", layer.base)
+        for number, text in enumerate(_permissions(layer).get(behavior.value, ())):
+            if behavior is not Behavior.ALLOW:
+                _check_fence(text, behavior, Source(layer.name, f"permissions.{behavior}[{number}]", layer.base))
         found += RuleSet.parse(behavior, _permissions(layer).get(behavior.value, ()), source)
     return found
 
 
-def _mode(layers: Sequence[Layer]) -> tuple[Mode | None, list[str]]:
-    problems = []
+def _check_fence(text: Any, behavior: Behavior, source: Source) -> None:
+    """Raises `ConfigError` for a rule that cannot be read."""
+    try:
+        Rule.parse(text, source, behavior)
+    except RuleError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _mode(layers: Sequence[Layer]) -> Mode | None:
+    """Raises `ConfigError` for a mode that is not known: it may have been the strictest one."""
     for layer in layers:
         named = _permissions(layer).get("defaultMode")
-        if named is None:
+        if named is None or named == _ELSEWHERE:
             continue
         try:
             mode = Mode.parse(str(named))
         except ValueError:
-            problems.append(f"{layer.name}: the permission mode {named!r} is not known here")
-            continue
+            raise ConfigError(f"{layer.name}: the permission mode {named!r} is not known here") from None
         if layer.counts or mode in _NARROWING:
-            return mode, problems
-    return None, problems
+            return mode
+    return None
 
 
 def _directories(layers: Sequence[Layer], home: Path) -> tuple[Path, ...]:
     found = []
     for layer in layers:
-        for text in _permissions(layer).get("additionalDirectories") or ():
-            if isinstance(text, str):
-                found.append(home / text[2:] if text.startswith("~/") else layer.base / text)
+        texts = _permissions(layer).get("additionalDirectories")
+        for text in texts if _is_list_of_strings(texts) else ():
+            found.append(home / text[2:] if text.startswith("~/") else layer.base / text)
     return tuple(dict.fromkeys(found))
 
 

@@ -12,7 +12,7 @@ from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import is_trusted
 from coordinator.cli.failures import Failure
-from coordinator.cli.run_flags import DIRECTORY, MODES, Names, flag
+from coordinator.cli.run_flags import DIRECTORY, MODES, Names, flag, together
 from coordinator.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ MAIN_FIELDS = {
     "--allowedTools",
     "allowed_tools",
     type=Names(),
-    default=(),
+    multiple=True,
+    callback=together,
     metavar="RULES",
     help="With these rules, too.",
 )
@@ -52,7 +53,8 @@ MAIN_FIELDS = {
     "--disallowedTools",
     "disallowed_tools",
     type=Names(),
-    default=(),
+    multiple=True,
+    callback=together,
     metavar="RULES",
     help="With these denials, too.",
 )

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import click
 from click.core import ParameterSource
 
-from coordinator.cli import run_flags
+from coordinator.cli import continuing, run_flags
 from coordinator.cli.background import Ready, start_in_background
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context
@@ -61,7 +61,9 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
     values = {name: value for name, value in flags.items() if name in known}
     if ctx.get_parameter_source("permission_mode") is ParameterSource.DEFAULT:
         values["permission_mode"] = None  # "default" that somebody wrote is stricter than a settings file
-    values |= _as_before(ctx, cli, flags)
+    session = continuing.earlier(cli, flags)
+    if session is not None:
+        values |= continuing.as_before(ctx, cli, session, flags)
     if values["offline"]:
         values["model"] = values["worker_model"] = offline_model()
     schema = flags["json_schema"]
@@ -72,9 +74,10 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
             "config": cli.settings,
             "db": cli.database_url,
             "cwd": Path(os.path.abspath(flags["cwd"])),  # without `..`, but with the links the person named
-            "add_dirs": tuple(path.absolute() for path in flags["add_dirs"]),
+            "add_dirs": tuple(path.absolute() for path in values["add_dirs"]),
             "json_schema": read_schema(schema) if schema else None,
-            "trusted": is_trusted(cli, flags["cwd"]),
+            # What is trusted is the directory of the session, not the one the command was called in.
+            "trusted": is_trusted(cli, Path(session.cwd) if session else flags["cwd"]),
         }
     )
 
@@ -84,30 +87,6 @@ def offline_model() -> str:
     from coordinator.offline.client import MODEL
 
     return MODEL
-
-
-def _as_before(ctx: click.Context, cli: Context, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """How the session to go on with was asked to run, as far as nothing else is said now."""
-    ref = flags.get("resume")
-    if ref is None:
-        return {}
-    from tasks import sessions
-
-    session = cli.database.read(lambda conn: sessions.resolve(conn, ref))
-    before = {**session.options, "model": session.model}
-    kept = {
-        "permission_mode",
-        "allowed_tools",
-        "disallowed_tools",
-        "max_workers",
-        "use_coordinator",
-        "offline",
-        "plan_only",
-        "model",
-    }
-    silent = {name for name in kept if ctx.get_parameter_source(name) in (ParameterSource.DEFAULT, None)}
-    values = {name: value for name, value in before.items() if name in silent and value is not None}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def read_schema(text: str) -> Mapping[str, Any]:

@@ -145,7 +145,48 @@ def test_an_empty_file_and_unknown_keys_are_nothing(bench: Bench) -> None:
     bench.shared("")
     bench.user({"whatever": 1, "env": 7, "hooks": {}, "model": 7, "enabledMcpjsonServers": "x"})
     found = bench.load()
-    assert (found.problems, found.env, found.model) == ((), {}, None)
+    assert (found.env, found.model, found.enabled_servers) == ({}, None, frozenset())
+    assert len(found.problems) == 3
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"hooks": []},
+        {"hooks": "x"},
+        {"hooks": {"PreToolUse": [{"hooks": "x"}]}},
+        {"permissions": {"deny": ["Bash("]}},
+        {"permissions": {"ask": [7]}},
+        {"permissions": {"deny": "Bash"}},
+        {"permissions": {"defaultMode": ["plan"]}},
+        {"disabledMcpjsonServers": "x"},
+        {"hooks": {"PreToolUse": [{"hooks": [{"type": "prompt", "prompt": "may it?"}]}]}},
+        {"hooks": {"PermissionRequest": [{"hooks": [{"type": "agent", "prompt": "may it?"}]}]}},
+        {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "x", "args": "y"}]}]}},
+    ],
+)
+def test_a_fence_that_cannot_be_read_stops(bench: Bench, data: dict[str, object]) -> None:
+    bench.user(data)
+    with pytest.raises(ConfigError, match="settings.json"):
+        bench.load()
+
+
+def test_a_hook_that_refuses_nothing_and_cannot_be_run_is_one_line(bench: Bench) -> None:
+    bench.user({"hooks": {"Stop": [{"hooks": [{"type": "prompt", "prompt": "x"}]}]}})
+    (line,) = bench.load().problems
+    assert "hooks of type 'prompt' are left out" in line
+
+
+@pytest.mark.parametrize("value", ["../shared", 7, {"/": 1}, [["/"]], True])
+def test_a_wrong_type_for_directories_grants_nothing_and_is_said(bench: Bench, value: object) -> None:
+    bench.user({"permissions": {"additionalDirectories": value}})
+    found = bench.load()
+    assert found.directories == () and len(found.problems) == 1
+
+
+def test_a_byte_order_mark_is_read_over(bench: Bench) -> None:
+    bench.user('\ufeff{"permissions": {"deny": ["Bash"]}}')
+    assert bench.load().rules.deny
 
 
 def test_what_cannot_be_used_is_said(bench: Bench) -> None:

@@ -1,0 +1,96 @@
+"""What fences a run: said twice, kept when a session goes on, and never taken from the wrong directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from coordinator import agents
+from tests.cli.program import Program, Ran
+from worker_agent.context.injected import memory_files
+
+
+def test_denials_add_up_and_a_single_value_is_not_said_twice(program: Program) -> None:
+    both = ("--disallowed-tools", "Bash(rm:*)", "--disallowed-tools", "Bash(curl:*)")
+    ran = program("permissions", "test", "Bash(rm x)", *both, "--json")
+    assert ran.json["decision"] == "deny", ran
+    twice = program("run", "--offline", "--verify", "true", "--verify", "false", "hi")
+    assert twice.code == 2 and "--verify is given twice" in twice.err
+
+
+def test_a_bad_value_is_named_as_it_was_written(program: Program) -> None:
+    assert "COORDINATOR_MAX_WORKERS" in program("run", "--offline", "hi", COORDINATOR_MAX_WORKERS="abc").err
+    (program.cwd / ".coordinator").mkdir()
+    (program.cwd / ".coordinator/settings.toml").write_text('append_system_prompt = "x"\nmax_budget_usd = 1\n')
+    assert "append_system_prompt, max_budget_usd do not count" in program("run", "--offline", "hi").err
+
+
+def test_a_session_goes_on_behind_its_fences(program: Program) -> None:
+    first = program("run", "--offline", "--plan-only", "--verify", "exit 3", "--disallowed-tools", "Bash", "hi")
+    again = program("run", "--offline", "-c", "more")
+    assert first.code == again.code != 0, (first.err, again.err)
+
+
+def init(ran: Ran) -> dict[str, Any]:
+    """What a run says of itself before it begins."""
+    return next(line for line in ran.lines if line.get("subtype") == "init")
+
+
+def test_only_a_flag_widens_a_session_and_says_so(program: Program) -> None:
+    (outside := program.home / "more").mkdir(parents=True)
+    inline = json.dumps({"permissions": {"deny": ["Edit"]}, "env": {"SOME_TOKEN": "not-to-be-stored-1"}})
+    more = json.dumps({"permissions": {"deny": ["Write"]}})
+    asked = ("--permission-mode", "plan", "--settings", inline, "--disallowed-tools", "Grep", "--no-coordinator")
+    shown = ("--output-format", "stream-json")
+    assert program("run", "--offline", "hi", *asked).code == 0
+    (session,) = program("sessions", "list", "-q").out.split()
+    # A variable, the settings of the caller's directory: neither widens, both may tighten.
+    elsewhere = Program(program.home, outside)
+    (outside / ".coordinator").mkdir()
+    (outside / ".coordinator/settings.toml").write_text('permission_mode = "bypassPermissions"\nverify = "exit 9"\n')
+    elsewhere("trust")
+    ran = elsewhere("resume", session, "go on", *shown, COORDINATOR_PERMISSION_MODE="acceptEdits")
+    assert (ran.code, init(ran)["permissionMode"]) == (0, "plan"), ran.err
+    assert not {"Grep", "Edit"} & set(init(ran)["tools"])
+    assert "only a flag widens" in ran.err and "environment of the session's --settings was not stored" in ran.err
+    # A flag does, with one line; what it fences holds ever after, what it widens for this run.
+    flags = ("--permission-mode", "acceptEdits", "--settings", more, "--disallowed-tools", "Glob")
+    ran = program("resume", session, "go on", *shown, *flags)
+    assert init(ran)["permissionMode"] == "acceptEdits" and "--permission-mode: acceptEdits holds for this run" in ran.err
+    ran = program("resume", session, "go on", *shown)
+    assert init(ran)["permissionMode"] == "plan"
+    assert not {"Grep", "Glob", "Edit", "Write"} & set(init(ran)["tools"]), init(ran)
+    assert b"not-to-be-stored-1" not in b"".join(path.read_bytes() for path in (program.home / "data").glob("*.db*"))
+
+
+def test_settings_whose_fences_were_not_stored_are_asked_for_again(program: Program) -> None:
+    hook = {"type": "http", "url": "http://127.0.0.1:9/", "headers": {"Authorization": "Bearer not-to-be-stored-2"}}
+    inline = json.dumps({"hooks": {"Notification": [{"hooks": [hook]}]}})
+    assert program("run", "--offline", "hi", "--settings", inline).code == 0
+    refused = program("run", "--offline", "-c", "more")
+    assert refused.code == 2 and "give --settings again" in refused.err and refused.err.count("\n") == 1, refused.err
+    assert program("run", "--offline", "-c", "more", "--settings", inline).code == 0
+
+
+def test_a_flag_said_twice_holds_its_last_value_and_says_so(program: Program) -> None:
+    ran = program("run", "--offline", "--permission-mode", "plan", "--permission-mode", "default", "hi")
+    assert ran.code == 0 and "--permission-mode is given twice: 'default' holds, and not 'plan'" in ran.err
+
+
+def test_an_agent_keeps_its_fences_whatever_its_description_says() -> None:
+    text = "---\nname: a\ndescription: Use when: x\ndisallowedTools: [BASH, 'Edit(src/**)']\n---\nbody"
+    definition, _ = agents.parse(text, Path("a.md"))
+    assert definition is not None and definition.description == "Use when: x"
+    assert (definition.disallowed_tools, definition.denied) == (("Bash",), ("Edit(src/**)",))
+
+
+def test_instructions_that_are_links_out_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("PRIVATE")
+    project = tmp_path / "project"
+    project.mkdir()
+    os.symlink(tmp_path / "key", project / "CLAUDE.md")
+    files = memory_files(project, tmp_path / "home", managed=tmp_path / "none")
+    assert not any("PRIVATE" in file.text for file in files)
+    assert any("left out" in file.text for file in files)
