@@ -1,14 +1,12 @@
 """`NotebookEdit`: one cell of a Jupyter notebook replaced, inserted or deleted.
 
-The file keeps its indentation and everything that is not the cell. A replaced code cell loses its outputs: they came
+Everything that is not the cell keeps its bytes (`notebook_source.py`). A replaced code cell loses its outputs: they came
 from another source.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,6 +14,7 @@ from worker_agent.errors import ToolError
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.builtin import notebook_text
+from worker_agent.tools.builtin.notebook_source import Source
 
 
 class NotebookEdit(Tool):
@@ -69,13 +68,9 @@ def edited(data: bytes, input: Input, target: files.Target) -> bytes:
     if text is None:
         raise ToolError(f"{target.shown} is binary and no notebook.")
     notebook = notebook_text.parse(text.text.encode("utf-8", "replace"), target)
-    _edit_cells(notebook["cells"], input, target, _has_ids(notebook))
-    indent = re.search(r"\n([ \t]+)\"", text.text)
-    new = json.dumps(notebook, ensure_ascii=False, indent=indent[1] if indent else None)
-    if text.text.endswith("\n"):
-        new += "\n"
-    newline = text.newline or "\n"
-    return files.with_text(text, new.replace("\n", newline), new, target).encode()
+    source = Source(text.text, text.newline or "\n")
+    new = _edited(source, notebook["cells"], input, target, _has_ids(notebook))
+    return files.with_text(text, new, input["new_source"], target).encode()
 
 
 def _has_ids(notebook: dict[str, Any]) -> bool:
@@ -83,17 +78,16 @@ def _has_ids(notebook: dict[str, Any]) -> bool:
     return (notebook.get("nbformat", 4), notebook.get("nbformat_minor", 0)) >= (4, 5)
 
 
-def _edit_cells(cells: list[dict[str, Any]], input: Input, target: files.Target, ids: bool) -> None:
+def _edited(source: Source, cells: list[dict[str, Any]], input: Input, target: files.Target, ids: bool) -> str:
     mode = input.get("edit_mode", "replace")
     index = _index(cells, input["cell_id"], target) if "cell_id" in input else -1
     if mode == "delete":
-        del cells[index]
-    elif mode == "insert":
-        cells.insert(index + 1, _new_cell(input, [cell.get("id") for cell in cells], ids))
-    else:
-        kind = input.get("cell_type", cells[index].get("cell_type"))
-        cell = cells[index] | {"cell_type": kind, "source": _lines(input["new_source"])}
-        cells[index] = _as_code(cell) if kind == "code" else _as_markdown(cell)
+        return source.deleted(index)
+    if mode == "insert":
+        return source.inserted(index, _new_cell(input, [cell.get("id") for cell in cells], ids))
+    kind = input.get("cell_type", cells[index].get("cell_type"))
+    cell = cells[index] | {"cell_type": kind, "source": _lines(input["new_source"])}
+    return source.replaced(index, cells[index], _as_code(cell) if kind == "code" else _as_markdown(cell))
 
 
 def _index(cells: list[dict[str, Any]], name: str, target: files.Target) -> int:

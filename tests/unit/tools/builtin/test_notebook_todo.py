@@ -105,3 +105,45 @@ def test_a_plan_is_noted_with_one_step_at_a_time(tmp_path: Path) -> None:
     assert call(TodoWrite(), context(tmp_path), todos=todos) == "Plan noted: 1 of 2 steps completed; now: mend."
     assert TodoWrite().activity({"todos": todos}) == "Mending"
     assert "More than one step" in refused(TodoWrite(), context(tmp_path), todos=[todos[1], todos[1]])
+
+
+UNTOUCHED = r"""{"metadata":{},  "outputs":[{"data":{"n":1E5,"t":"it\u2019s \/"}}],"cell_type":"code","source":"a","execution_count":1}"""
+TOUCHED = r"""{ "cell_type" : "markdown",
+   "metadata" : {"x":1.50, "q":"\u00e9"}, "source" : ["old"] }"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mode", ["replace", "insert", "first", "delete"])
+def test_cells_that_are_not_edited_keep_their_bytes(tmp_path: Path, mode: str, newline: str) -> None:
+    """Escapes, numbers, spaces and the order of keys are those of whoever wrote them."""
+    head, tail = '{"nbformat":4,"nbformat_minor":2,"cells":[\n  ', '\n ],"metadata":{"v":1e0}}'
+    text = f"{head}{UNTOUCHED},\n  {TOUCHED},\n  {UNTOUCHED}{tail}".replace("\n", newline)
+    (tmp_path / "n.ipynb").write_bytes(text.encode())
+    ctx = context(tmp_path)
+    call(Read(), ctx, file_path="n.ipynb")
+    more = {"insert": {"edit_mode": "insert", "cell_type": "markdown"}, "delete": {"edit_mode": "delete"}}.get(mode, {})
+    where = {"edit_mode": "insert", "cell_type": "code"} if mode == "first" else {"cell_id": "cell-1", **more}
+    call(NotebookEdit(), ctx, notebook_path="n.ipynb", new_source="new\u2019", **where)
+    data = (tmp_path / "n.ipynb").read_bytes().decode()
+    notebook = json.loads(data)
+    sources = ["".join(cell["source"]) for cell in notebook["cells"]]
+    assert sources == {
+        "replace": ["a", "new\u2019", "a"], "insert": ["a", "old", "new\u2019", "a"], "first": ["new\u2019", "a", "old", "a"], "delete": ["a", "a"],
+    }[mode]  # fmt: skip
+    assert data.count(UNTOUCHED) == 2 and data.endswith(tail.replace("\n", newline)) and data.startswith(head[:40])
+    assert ('"metadata" : {"x":1.50, "q":"\\u00e9"}' in data) is (mode != "delete")
+    assert newline == "\n" or data.count("\n") == data.count("\r\n")
+
+
+@pytest.mark.parametrize("cells_text", ["[]", "[ ]", "[{}]", '[{"cell_type":"raw"}]'])
+def test_a_notebook_with_hardly_a_cell_is_edited_too(tmp_path: Path, cells_text: str) -> None:
+    (tmp_path / "n.ipynb").write_text(f'{{"cells": {cells_text}, "nbformat": 4}}')
+    ctx = context(tmp_path)
+    call(Read(), ctx, file_path="n.ipynb")
+    call(NotebookEdit(), ctx, notebook_path="n.ipynb", new_source="x", edit_mode="insert", cell_type="code")
+    if cells_text.startswith("[{"):
+        call(NotebookEdit(), ctx, notebook_path="n.ipynb", cell_id="cell-1", new_source="y", cell_type="markdown")
+        assert [cell["source"] for cell in cells(ctx)] == [["x"], ["y"]]
+        call(NotebookEdit(), ctx, notebook_path="n.ipynb", cell_id="cell-1", new_source="", edit_mode="delete")
+    call(NotebookEdit(), ctx, notebook_path="n.ipynb", cell_id="cell-0", new_source="", edit_mode="delete")
+    assert cells(ctx) == []
