@@ -86,10 +86,15 @@ class Console:
     def json(self, value: Any) -> None:
         """`value` as JSON: indented for a person's terminal, one line elsewhere."""
         indent = 2 if self.is_terminal else None
-        self.line(escape_json(json.dumps(value, ensure_ascii=False, indent=indent)))
+        self.line(self._as_json(value, indent=indent))
 
     def json_line(self, value: Any) -> None:
-        self.line(escape_json(json.dumps(value, ensure_ascii=False, separators=(",", ":"))))
+        self.line(self._as_json(value, separators=(",", ":")))
+
+    def _as_json(self, value: Any, **form: Any) -> str:
+        """JSON that any encoding of stdout can write: where that is not UTF-8, escapes stand for what is not ASCII."""
+        is_utf8 = (getattr(self._out, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+        return escape_json(json.dumps(value, ensure_ascii=not is_utf8, **form))
 
     def styled(self, line: Line) -> None:
         """One line of pieces with styles; the styles are seen where there is colour."""

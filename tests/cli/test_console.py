@@ -33,6 +33,24 @@ def test_json_is_one_line_in_a_pipe_and_indented_for_a_person() -> None:
     assert json.loads(terminal.getvalue()) == [{"a": "ü\x9b"}]
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+)
+def test_json_can_be_read_whatever_the_encoding_of_stdout(environment: dict[str, str]) -> None:
+    program = (
+        r"from coordinator.cli.console import Console; c = Console(); c.json({'a': '\xe9 \u20ac \U0001f600'}); c.json_line('\xe9'); c.line('\xe9')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env={**os.environ, **environment})
+    whole, line, text = done.stdout.split(b"\n", 2)
+    assert done.returncode == 0 and (json.loads(whole), json.loads(line)) == ({"a": "é € 😀"}, "é")
+    assert text.strip() in (b"\\xe9", b"\xe9")
+
+
 def test_a_closed_pipe_is_quiet_and_remembered() -> None:
     read, write = os.pipe()
     os.close(read)

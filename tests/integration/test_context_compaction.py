@@ -377,3 +377,23 @@ def test_what_is_rebuilt_stands_in_the_given_order(tmp_path):
     marks = ["SUMMARY", "answer = 42", "TASKS", "count the eggs", "HOOKS", "go on"]
     assert [sent.index(mark) for mark in marks] == sorted(sent.index(mark) for mark in marks)
     assert "begin" not in sent.replace("beginning", "")
+
+
+def test_after_a_compaction_a_picture_and_a_notebook_come_back_as_a_note_and_text_as_text(tmp_path):
+    png = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x02\x00\x00\x00\x02\x08\x02\x00\x00\x00"
+    files = {"shot.png": png + bytes(range(256)) * 8, "n.ipynb": b'{"cells": []}', "wide.txt": "answer = 42".encode("utf-16")}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    calls = [tool_use("Read", {"file_path": str(tmp_path / name)}) for name in files]
+
+    async def main(api):
+        subject = engine(api, tmp_path, tools=[Read()], settings=settings(CLIENT, compact_keep=0.0))
+        for prompt in ("begin", "/compact", "go on"):
+            await collect(subject, prompt)
+        await subject.params.client.close()
+
+    with server([message(*calls), text("half"), text("SUMMARY"), text("whole")]) as api:
+        asyncio.run(main(api))
+    sent = "\n".join(block["text"] for block in api.requests[-1].messages[0]["content"])
+    assert "[shot.png is image/png. It was read before" in sent and "[n.ipynb is a notebook. It was read" in sent
+    assert "answer = 42" in sent and "\ufffd" not in sent

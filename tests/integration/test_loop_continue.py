@@ -15,6 +15,7 @@ from worker_agent import events as e
 from worker_agent import messages as m
 from worker_agent.config import ContextSettings, LoopSettings, Settings
 from worker_agent.loop.ports import StopVerdict
+from worker_agent.tools.base import ToolResult
 
 SONNET_5 = "claude-sonnet-5"
 
@@ -195,6 +196,17 @@ def test_the_same_calls_five_times_bring_a_warning_and_then_one_last_answer(tmp_
         run = drive(api, tmp=tmp_path, tools=[Probe()])
     assert "same calls" in str(api.requests[5].messages[-1]["content"])
     assert api.requests[6].body["tool_choice"] == {"type": "none"}
+    assert run.result.text == "I give up."
+
+
+def test_a_result_that_only_alternates_is_nothing_new(tmp_path):
+    """As Read does: the text, "unchanged", the text, …"""
+    counter = iter(range(100))
+    probe = Probe(then=lambda n: ToolResult(("content", "unchanged")[next(counter) % 2]))
+    with FakeAPI([tool_use("Probe", {"n": 1}) for _ in range(7)] + [text("I give up.")]) as api:
+        run = drive(api, tmp=tmp_path, tools=[probe])
+    assert "same calls" in str(api.requests[6].messages[-1]["content"])
+    assert api.requests[7].body["tool_choice"] == {"type": "none"}
     assert run.result.text == "I give up."
 
 

@@ -64,10 +64,12 @@ class TerminalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Identical calls with identical results in a row: the digest of the last turn's, and how often it came."""
+    """The same calls in a row, with nothing new in their results: digests of the last turn's calls and of the different
+    results that these calls have had, newest last, and how many turns in a row brought a result that was there before."""
 
     digest: str = ""
     count: int = 0
+    results: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ from worker_agent.messages import Block, Message
 from worker_agent.tools.base import Interrupted, ToolOutcome
 from worker_agent.tools.summaries import summarise
 
+KEPT_RESULTS = 8  # different results of the same calls that are told apart
+
 
 class ToolTurn:
     """Iterate `run()`; then `next` is the state to go round with, or how the loop ends."""
@@ -126,15 +128,19 @@ class ToolTurn:
         )
 
     def _repeats(self) -> Repeats:
-        """The same calls with the same results as in the last turn: count on; anything else starts anew, so that
-        polling something that changes is never taken for going in circles."""
+        """The same calls as in the last turn, with a result that they have had before (not only just before: Read answers
+        in turns with the text and "unchanged"): count on. Anything new starts anew, so that polling something that
+        changes is never taken for going in circles."""
         answer = self.turn.answer.message
         assert answer is not None
-        digest = hashlib.blake2b(digest_size=16)
-        for call, outcome in zip(answer.tool_uses, self.outcomes, strict=True):
-            digest.update(m.canonical([call["name"], call["input"], outcome.block["content"]]))
-        before, now = self.state.repeats, digest.hexdigest()
-        return Repeats(now, before.count + 1 if before.digest == now else 1)
+        calls = _digest([[call["name"], call["input"]] for call in answer.tool_uses])
+        result = _digest([outcome.block["content"] for outcome in self.outcomes])
+        before = self.state.repeats
+        if before.digest != calls:
+            return Repeats(calls, 1, (result,))
+        if result in before.results:
+            return replace(before, count=before.count + 1)
+        return Repeats(calls, 1, (*before.results, result)[-KEPT_RESULTS:])
 
     def _summary(self) -> asyncio.Task[str | None] | None:
         if not (self.params.top and self.params.settings.loop.tool_use_summaries):
@@ -143,3 +149,7 @@ class ToolTurn:
         assert answer is not None
         caller, model = self.params.caller(stops=False), self.params.settings.small_model
         return asyncio.create_task(summarise(caller, model, self.outcomes, answer.tool_uses))
+
+
+def _digest(value: object) -> str:
+    return hashlib.blake2b(m.canonical(value), digest_size=16).hexdigest()

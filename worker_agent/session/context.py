@@ -46,7 +46,9 @@ from worker_agent.context.view import newest_part, with_user_context, without_me
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.ports import Budget, Journal, Nothing
 from worker_agent.messages import Block, Message, Usage
+from worker_agent.tools import files
 from worker_agent.tools.base import ToolContext
+from worker_agent.tools.builtin.read import image_type
 from worker_agent.tools.registry import ToolRegistry
 
 MAX_SUMMARY_TRIES = 3
@@ -480,11 +482,20 @@ def _named(block: Block, messages: Sequence[Message]) -> str:
 
 
 def _beginning(path: Path, characters: int) -> str:
-    """The beginning of a regular file; "" for anything else and for what cannot be read. Blocks."""
+    """The beginning of a regular file as text, of one that no reader reads as text (a picture, a PDF, a notebook) its
+    name and kind; "" for anything else and for what cannot be read. Blocks."""
     try:
-        return disk.read_beginning(path, limit=4 * characters).decode("utf-8", "replace")[:characters]
+        data = disk.read_beginning(path, limit=4 * characters)
     except OSError:
         return ""
+    if data.startswith(b"%PDF-"):
+        kind: str | None = "a PDF"
+    else:
+        kind = image_type(data) or ("a notebook" if path.suffix == ".ipynb" else None)
+    text = None if kind else files.decode(data)
+    if text is None:
+        return f"[{path.name} is {kind or 'binary data'}. It was read before; Read shows it again.]"
+    return files.printable(text.text)[:characters]
 
 
 def _as_text(messages: Sequence[Message], room: int) -> str:

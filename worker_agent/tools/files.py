@@ -330,6 +330,23 @@ def change(target: Target, known: ReadFile | None, make: Callable[[bytes], bytes
         return new, replace_file(target, new, info)
 
 
+def other_names(target: Target) -> str:
+    """What to say, after a change, of a file that has several names (hard links); "" for any other. Asked before it. The
+    others are not written through: they may lie outside of every root, and belong to whoever shares the file (a package
+    store, a backup)."""
+    try:
+        count = os.stat(target.real).st_nlink - 1
+    except OSError:
+        return ""
+    if count < 1:
+        return ""
+    names = "1 other name" if count == 1 else f"{count} other names"
+    return (
+        f"\n[The file had {names} (hard links). Only {target.shown} was changed and is a file of its own now; under the other "
+        f"{'name' if count == 1 else 'names'} the old text stands. `find DIR -samefile` finds them before a change, `ln -f` links them again.]"
+    )
+
+
 def create(target: Target, data: bytes) -> os.stat_result:
     """A file that did not exist, with its directories. Blocks."""
     with locked(target.real):

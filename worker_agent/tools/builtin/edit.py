@@ -49,12 +49,13 @@ class Edit(Tool):
         files.refuse_way_out(target, context)
         known = context.read_files.get(target.real)
         edit = _Edit(target, input["old_string"], input["new_string"], bool(input.get("replace_all")))
+        linked = files.other_names(target)
         data, info = await files.in_thread(files.change, target, known, edit.apply)
         assert known is not None
         context.read_files[target.real] = replace(files.remembered(info, data), partial=known.partial)
         times = "once" if edit.count == 1 else f"{edit.count} times"
         return ToolResult(
-            f"Replaced {times} in {target.shown}. It now reads, around the first change:\n{edit.snippet}",
+            f"Replaced {times} in {target.shown}. It now reads, around the first change:\n{edit.snippet}{linked}",
             data={"filePath": str(target.path), "replacements": edit.count},
         )
 

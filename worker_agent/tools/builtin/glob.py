@@ -71,22 +71,20 @@ def _split_absolute(pattern: str, path: str | None) -> tuple[str, str | None]:
     if not pure.is_absolute() or path is not None:
         # gitignore rules read "./" as a directory named "."
         return pattern.removeprefix("./") or "*", path
-    fixed: list[str] = []
-    for part in pure.parts[:-1]:
-        if any(c in part for c in "*?[{"):
-            break
-        fixed.append(part)
-    return "/" + "/".join(pure.parts[len(fixed) :]), str(PurePath(*fixed))
+    count = 1 + ripgrep.fixed(Path(pure.anchor), pure.parts[1:-1])
+    return "/" + "/".join(pure.parts[count:]), str(PurePath(*pure.parts[:count]))
 
 
 def _nearer(pattern: str, target: files.Target) -> tuple[files.Target, str]:
     """Search only where the fixed beginning of the pattern leads, if that is a directory inside of `target`."""
     parts = pattern.lstrip("/").split("/")
-    fixed = list(itertools.takewhile(lambda part: part not in ("", "..") and not set(part) & set("*?[{\\"), parts[:-1]))
-    if not fixed:
-        return target, pattern
+    fixed = parts[: ripgrep.fixed(target.real, parts[:-1])]
     real = Path(os.path.realpath(target.real.joinpath(*fixed)))
     if not real.is_dir() or not real.is_relative_to(target.real):
+        return target, pattern
+    if len(fixed) == len(parts) - 1 and (fixed or "/" in pattern) and os.path.lexists(real / parts[-1]):
+        parts[-1] = ripgrep.literal(parts[-1])
+    elif not fixed:
         return target, pattern
     rest = "/".join(parts[len(fixed) :])
     shown = f"{target.shown}/{'/'.join(fixed)}"

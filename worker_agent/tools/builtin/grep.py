@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 from worker_agent.tools import files
@@ -59,7 +60,7 @@ class Grep(Tool):
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         target = ripgrep.where(input.get("path"), context)
         mode = input.get("output_mode", "files_with_matches")
-        found = await ripgrep.search(_arguments(input, mode), target, context, OUTPUT_CAP)
+        found = await ripgrep.search(_arguments(input, mode, target.real), target, context, OUTPUT_CAP)
         fence = ripgrep.Fence(context, self.name)
         if mode == "content":
             entries = _content(found.stdout, target, context, fence)
@@ -74,7 +75,7 @@ class Grep(Tool):
         return f'Grep "{input.get("pattern", "")}" {place}'.rstrip()
 
 
-def _arguments(input: Input, mode: str) -> list[str]:
+def _arguments(input: Input, mode: str, root: Path) -> list[str]:
     arguments = ["--hidden", "--engine=auto", "--with-filename", "--no-heading"]
     if mode == "content":
         arguments += ["--sort=path", f"--max-columns={COLUMNS}", "--max-columns-preview"]
@@ -87,17 +88,42 @@ def _arguments(input: Input, mode: str) -> list[str]:
     if input.get("multiline"):
         arguments += ["--multiline", "--multiline-dotall"]
     typed = input.get("type")
-    for glob in _globs(input.get("glob", "")):
-        arguments += [f"--glob={glob}"] if typed else ripgrep.by_name(glob)  # two types would widen the search
+    arguments += _by_names(_globs(input.get("glob", ""), root), typed=typed is not None)
     if typed:
         arguments.append(f"--type={typed}")
     # The last glob that matches decides, so that nothing brings `.git` back.
     return [*arguments, "--glob=!.git", f"--regexp={input['pattern']}"]
 
 
-def _globs(text: str) -> list[str]:
-    """`*.ts *.tsx` and `*.ts,*.tsx` are two globs; commas inside braces separate nothing."""
-    return [part for part in re.split(r"\s+|,(?![^{]*\})", text) if part]
+def _by_names(globs: list[str], *, typed: bool) -> list[str]:
+    """Types and globs narrow each other, so it is one or the other for all; with a type of the caller's, globs."""
+    named = [argument for glob in globs for argument in ripgrep.by_name(glob)]
+    types = sum(argument.startswith("--type") for argument in named)
+    return [f"--glob={glob}" for glob in globs] if typed or 0 < types < len(named) else named
+
+
+def _globs(text: str, root: Path) -> list[str]:
+    """`*.ts *.tsx` and `*.ts,*.tsx` are two globs; commas inside braces separate nothing, and a blank nothing where it
+    stands in the name of something below `root`. Names that are there are taken as names, brackets and all."""
+    globs = [part.strip() for part in re.split(r",(?![^{]*\})", text)]
+    found = (glob for part in globs for glob in ([part] if _names_with_a_blank(part, root) else part.split()))
+    return [_as_named(glob, root) for glob in found]
+
+
+def _names_with_a_blank(glob: str, root: Path) -> bool:
+    parts = glob.strip("/").split("/")
+    there = parts[: ripgrep.fixed(root, parts)]
+    while there and not os.path.lexists(root.joinpath(*there)):
+        there.pop()
+    return any(" " in part for part in there)
+
+
+def _as_named(glob: str, root: Path) -> str:
+    parts = glob.split("/")
+    if len(parts) == 1 or parts[0] == "**":
+        return glob
+    count = ripgrep.fixed(root, parts[1:] if parts[0] == "" else parts) + (parts[0] == "")
+    return "/".join([*map(ripgrep.literal, parts[:count]), *parts[count:]])
 
 
 def _content(stdout: bytes, target: files.Target, context: ToolContext, fence: ripgrep.Fence) -> list[str]:

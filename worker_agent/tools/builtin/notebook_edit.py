@@ -54,12 +54,13 @@ class NotebookEdit(Tool):
         target = files.resolve(input["notebook_path"], context)
         files.refuse_way_out(target, context)
         known = context.read_files.get(target.real)
+        linked = files.other_names(target)
         data, info = await files.in_thread(files.change, target, known, lambda old: edited(old, input, target))
         assert known is not None
         context.read_files[target.real] = replace(files.remembered(info, data), partial=known.partial)
         done = {"replace": "Replaced", "insert": "Inserted a cell after", "delete": "Deleted"}
         where = input.get("cell_id", "the beginning")
-        return ToolResult(f"{done[input.get('edit_mode', 'replace')]} {where} in {target.shown}.")
+        return ToolResult(f"{done[input.get('edit_mode', 'replace')]} {where} in {target.shown}.{linked}")
 
 
 def edited(data: bytes, input: Input, target: files.Target) -> bytes:

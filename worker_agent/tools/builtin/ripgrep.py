@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import stat
 import sys
@@ -69,15 +70,47 @@ class Fence:
         return self._known[name]
 
 
+WILD = frozenset("*?[{\\")
+
+
 def by_name(glob: str) -> list[str]:
     """Arguments that choose files by a glob. One without a slash is made a file type: `--glob` would also bring back
-    directories that git ignores, wherever it matches their name."""
+    directories that git ignores, wherever it matches their name. Brackets choose as a glob and as what they are: names
+    like `[id].tsx` are as usual as sets of characters."""
     name = glob.removeprefix("**/")
     if glob.startswith("/") and "/" not in glob[1:]:
         return ["--max-depth=1", *by_name(glob[1:])]
-    if "/" in name or name.startswith(("!", "include:")):
-        return [f"--glob={glob}"]
-    return [f"--type-add=wanted:{'*' if name == '**' else name}", "--type=wanted"]
+    if "/" in name or name.startswith("!") or ":" in name:  # a colon ends the name of a type
+        return [f"--glob={either}" for either in _readings(glob)]
+    types = [f"--type-add=wanted:{'*' if either == '**' else either}" for either in _readings(name)]
+    return [*types, "--type=wanted"]
+
+
+def _readings(glob: str) -> list[str]:
+    plain = re.sub(r"(?<!\\)[\[\]]", lambda bracket: f"\\{bracket[0]}", glob)
+    if plain == glob:
+        return [glob]
+    return [glob, plain] if _is_set(glob) else [plain]
+
+
+def _is_set(glob: str) -> bool:
+    """Whether ripgrep can read the brackets as sets of characters."""
+    return re.fullmatch(r"(?:\\.|[^\[\\]|\[[!^]?\]?[^\]/]*\])*", glob) is not None and "[]" not in glob
+
+
+def fixed(root: Path, parts: Sequence[str]) -> int:
+    """How many of the first `parts` of a glob name one thing below `root`: they hold no wildcard, or what they are read as
+    plain names is there. What exists under its literal name wins."""
+    for count, part in enumerate(parts):
+        root = root / part
+        if part in ("", "..") or (set(part) & WILD and not os.path.lexists(root)):
+            return count
+    return len(parts)
+
+
+def literal(name: str) -> str:
+    """A glob that matches just this name."""
+    return re.sub(r"[*?\[\]{}\\!]", lambda wild: f"\\{wild[0]}", name)
 
 
 def where(path: str | None, context: ToolContext, *, directory: bool = False) -> files.Target:

@@ -2,7 +2,7 @@
 
 1. http and https only, no credentials in the address.
 2. A name is resolved here, every address it has must be a public one, and the connection goes to an address that was
-   checked: a name that answers differently the second time leads nowhere else. Behind a proxy the proxy resolves, and
+   checked, the next one where the first cannot be reached: a name that answers differently the second time leads nowhere else. Behind a proxy the proxy resolves, and
    only what the name itself says can be checked.
 3. Redirects are followed on the same host only; another host is told, and the model decides.
 4. Size and time are bounded. What the page says is text from a stranger, and the answer says so.
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import httpx2
 
 MAX_REDIRECTS = 5
+CONNECT = 5.0  # seconds for an address while there is another one
 URL_CAP = 2_000  # characters
 SCRIPT = Path(__file__).with_name("html_script.py")
 USER_AGENT = "coordinator-web-fetch/1.0"
@@ -82,26 +83,41 @@ class WebFetch(Tool):
         raise ToolError(f"More than {MAX_REDIRECTS} redirects. The page sends its visitors in a circle.")
 
     async def _get(self, url: httpx2.URL, context: ToolContext) -> _Page:
+        """One answer: through the proxy, or from the first address of the host that can be reached."""
         import httpx2
 
-        headers = {"User-Agent": USER_AGENT, "Accept": ACCEPT}
         proxy = _proxy(url, context.environment)
-        address, extensions = url, {}
         private = context.settings.web_private
         _refuse_private_name(url.host, private)
-        if proxy is None:
-            address = url.copy_with(host=await _public_address(url, private))
+        addresses = [None] if proxy else await _public_addresses(url, private)
+        for place, address in enumerate(addresses, 1):
+            try:
+                return await self._get_from(url, address, proxy, context, is_last=place == len(addresses))
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                problem: Exception = error  # nothing was sent yet: the next address may answer
+            except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+                problem = error
+                break
+        raise ToolError(f"{url.host} could not be read: {(str(problem) or type(problem).__name__)[:300]}")
+
+    async def _get_from(
+        self, url: httpx2.URL, address: str | None, proxy: str | None, context: ToolContext, *, is_last: bool
+    ) -> _Page:
+        """The answer of one `address` of the host; without one, of whom the proxy finds."""
+        import httpx2
+
+        headers, extensions, to = {"User-Agent": USER_AGENT, "Accept": ACCEPT}, {}, url
+        if address is not None:
+            to = url.copy_with(host=address)
             headers["Host"] = url.netloc.decode("ascii")
             extensions = {"sni_hostname": url.raw_host.decode("ascii")}
-        try:
-            async with (
-                httpx2.AsyncClient(trust_env=False, proxy=proxy, timeout=context.settings.web_timeout) as client,
-                client.stream("GET", address, headers=headers, extensions=extensions) as response,
-            ):
-                return await _read(response, url, context.settings.web_bytes)
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            reason = str(error) or type(error).__name__
-            raise ToolError(f"{url.host} could not be read: {reason[:300]}") from None
+        limit = context.settings.web_timeout
+        timeout = httpx2.Timeout(limit, connect=limit if is_last else min(limit, CONNECT))
+        async with (
+            httpx2.AsyncClient(trust_env=False, proxy=proxy, timeout=timeout) as client,
+            client.stream("GET", to, headers=headers, extensions=extensions) as response,
+        ):
+            return await _read(response, url, context.settings.web_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +190,8 @@ def _is_public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-async def _public_address(url: httpx2.URL, allow_private: bool) -> str:
-    """The first address of the host, after every one was found to be public."""
+async def _public_addresses(url: httpx2.URL, allow_private: bool) -> list[str | None]:
+    """The addresses of the host in the order of the resolver, after every one was found to be public."""
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
         loop = asyncio.get_running_loop()
@@ -185,7 +201,7 @@ async def _public_address(url: httpx2.URL, allow_private: bool) -> str:
     addresses = [str(entry[4][0]) for entry in found]
     if not allow_private and not all(map(_is_public, addresses)):
         raise _private(url.host)
-    return addresses[0]
+    return list(dict.fromkeys(addresses))
 
 
 async def _read(response: httpx2.Response, url: httpx2.URL, cap: int) -> _Page:

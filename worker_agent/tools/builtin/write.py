@@ -34,6 +34,7 @@ class Write(Tool):
         if not context.cwd.is_dir() and target.path.is_relative_to(context.cwd):
             raise ToolError(f"The working directory {context.cwd} is gone; nothing was written. Say so and end the task.")
         content: str = input["content"]
+        linked = files.other_names(target)
         if os.path.lexists(target.real):
             data, info, done = *await self._replace(target, content, context), "Replaced"
         else:
@@ -42,7 +43,7 @@ class Write(Tool):
         context.read_files[target.real] = files.remembered(info, data)
         count = content.count("\n") + (not content.endswith("\n") and bool(content))
         return ToolResult(
-            f"{done} {target.shown}: {count} lines, {len(data):,} bytes.",
+            f"{done} {target.shown}: {count} lines, {len(data):,} bytes.{linked}",
             data={"type": "update" if done == "Replaced" else "create", "filePath": str(target.path)},
         )
 

@@ -264,3 +264,15 @@ def test_a_cancelled_edit_is_over_when_the_cancel_returns(tmp_path: Path) -> Non
         assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
     asyncio.run(scenario())
+
+
+def test_a_file_with_another_name_says_that_the_other_keeps_the_old_text(tmp_path: Path) -> None:
+    """Writing through would change what lies outside of every root; saying nothing would leave two texts unnoticed."""
+    (tmp_path / "a").write_text("one")
+    os.link(tmp_path / "a", tmp_path / "b")
+    ctx = context(tmp_path)
+    call(Read(), ctx, file_path="a")
+    said = call(Edit(), ctx, file_path="a", old_string="one", new_string="two")
+    assert "The file had 1 other name (hard links). Only a was changed" in said
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["two", "one"]
+    assert "hard link" not in call(Write(), ctx, file_path="a", content="three")

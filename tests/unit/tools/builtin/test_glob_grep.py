@@ -270,3 +270,57 @@ def test_a_search_tells_nothing_of_files_that_a_rule_keeps_from_being_read(tmp_p
         assert {name for name in ("a.py", ".env", "key.txt") if name not in found} == hidden, mode
     found = call(Glob(), tree, pattern="**/*")
     assert {name for name in ("a.py", ".env", "key.txt") if name not in found} == hidden
+
+
+# ── names with brackets, colons, blanks ──────────────────────────────────────────────────────────────────────────────
+
+ODD = ["app/[id]/page.tsx", "app/i/page.tsx", "app/[id].tsx", "app/d.tsx", "docs/My Notes/one.md", "docs/My", "a:b.py", "x y.md",
+       "app/[...slug]/deep/page.tsx", "app/s/deep/page.tsx"]  # fmt: skip
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    for name in ODD:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("needle\n")
+        os.utime(path, (1000, 1000))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("app/[id]/page.tsx", ["app/[id]/page.tsx"]),
+        ("app/[id]/*.tsx", ["app/[id]/page.tsx"]),
+        ("app/[...slug]/**/*.tsx", ["app/[...slug]/deep/page.tsx"]),
+        ("**/[id]/page.tsx", ["app/[id]/page.tsx", "app/i/page.tsx"]),
+        ("[id].tsx", ["app/[id].tsx", "app/d.tsx"]),
+        ("app/[a-z].tsx", ["app/d.tsx"]),
+        ("app/[id].tsx", ["app/[id].tsx"]),
+        ("docs/My Notes/*.md", ["docs/My Notes/one.md"]),
+        ("a:b.py", ["a:b.py"]),
+        ("*:*", ["a:b.py"]),
+        ("x y.md", ["x y.md"]),
+    ],
+)  # fmt: skip
+def test_a_glob_finds_the_file_that_is_there(odd: Path, pattern: str, expected: list[str]) -> None:
+    assert call(Glob(), context(odd), pattern=pattern).split("\n") == expected
+    if not pattern.startswith(("*", "[", "a:", "x")):
+        assert call(Glob(), context(odd), pattern=f"{odd}/{pattern}").split("\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("docs/My Notes/*.md", ["docs/My Notes/one.md"]),
+        ("docs/My Notes/*.md,*.py", ["a:b.py", "docs/My Notes/one.md"]),
+        ("*.md *.py", ["a:b.py", "docs/My Notes/one.md", "x y.md"]),
+        ("x y.md", ["x y.md"]),
+        ("app/[id]/*.tsx", ["app/[id]/page.tsx"]),
+        ("a:b.py", ["a:b.py"]),
+    ],
+)  # fmt: skip
+def test_a_search_looks_into_the_file_that_is_there(odd: Path, glob: str, expected: list[str]) -> None:
+    assert sorted(call(Grep(), context(odd), pattern="needle", glob=glob).split("\n")) == expected
+    assert call(Grep(), context(odd), pattern="needle", path="app/[id]/page.tsx") == "app/[id]/page.tsx"

@@ -171,3 +171,19 @@ def test_the_environment_of_the_agent_names_the_proxy() -> None:
     assert proxy("http://a.org/", all_proxy="http://p:1", no_proxy="b.org,.a.org") is None
     assert proxy("http://ba.org/", all_proxy="http://p:1", NO_PROXY="a.org") == "http://p:1"
     assert proxy("http://a.org/", all_proxy="http://p:1", NO_PROXY="*") is None
+
+
+def test_the_next_address_is_tried_where_the_first_cannot_be_reached(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name has three addresses; nobody listens at the first two of them."""
+    import asyncio
+
+    async def resolve(self: object, host: str, port: int, **more: object) -> list[object]:
+        return [(0, 0, 0, "", (address, port)) for address in ("127.0.0.2", "127.0.0.3", "127.0.0.1")]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    port = server.rpartition(":")[2]
+    assert fetch(f"http://name.test:{port}/host", tmp_path).endswith(f"name.test:{port}")
+    words = refused(WebFetch(), context(tmp_path, web_private=True), url="http://name.test:1/host")
+    assert words.startswith("name.test could not be read: ")
