@@ -42,9 +42,8 @@ def test_json_is_one_line_in_a_pipe_and_indented_for_a_person() -> None:
     ],
 )
 def test_json_can_be_read_whatever_the_encoding_of_stdout(environment: dict[str, str]) -> None:
-    program = (
-        r"from coordinator.cli.console import Console; c = Console(); c.json({'a': '\xe9 \u20ac \U0001f600'}); c.json_line('\xe9'); c.line('\xe9')"
-    )
+    written = r"c.json({'a': '\xe9 \u20ac \U0001f600'}); c.json_line('\xe9'); c.line('\xe9')"
+    program = f"from coordinator.cli.console import Console; c = Console(); {written}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, env={**os.environ, **environment})
     whole, line, text = done.stdout.split(b"\n", 2)
     assert done.returncode == 0 and (json.loads(whole), json.loads(line)) == ({"a": "é € 😀"}, "é")
