@@ -32,6 +32,8 @@ $(STAMP): pyproject.toml constraints.txt scripts/bootstrap.py
 run: $(STAMP)
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(VENV)/bin/coordinator run --offline \
 		--cwd "$$COORDINATOR_MAKE_DIR" -- "$$COORDINATOR_MAKE_GOAL"
+	@printf '\n%s\n%s\n' 'Next: $(VENV)/bin/coordinator ps --all lists the workers of this run; show ID and logs ID say what each one did.' \
+		'With ANTHROPIC_API_KEY set, $(VENV)/bin/coordinator run "your goal" has Claude work on it; help lists the commands.' >&2
 
 test: $(STAMP)
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(if $(LIMIT),$(LIMIT) 1700) $(PYTEST) -m 'not slow and not real' -n auto --dist worksteal $(TESTS)

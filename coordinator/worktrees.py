@@ -75,7 +75,7 @@ class Worktrees:
             return Closed(False, "its state could not be read")
         lines = [line for line in status.splitlines() if not (line.startswith("!! ") and line.endswith(CACHES))]
         if lines:
-            return Closed(False, f"{len(lines)} files are not committed")
+            return Closed(False, f"{len(lines)} file{' is' if len(lines) == 1 else 's are'} not committed")
         code, head = await self._git(tree.path, "rev-parse", "HEAD")
         code_branch, tip = await self._git(tree.repository, "rev-parse", "--verify", f"refs/heads/{tree.branch}")
         if code or code_branch:

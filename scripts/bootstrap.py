@@ -132,6 +132,7 @@ def debian_pip(scratch: Path) -> list[str | Path] | None:
 def main(venv: Path, stamp: Path) -> None:
     if sys.version_info < (3, 11):
         raise SetupFailed(f"Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]} (make PYTHON=…)")
+    print(f"setting up {venv}: once, some 15 to 60 seconds", file=sys.stderr, flush=True)
     stamp.unlink(missing_ok=True)
     if not (with_uv(venv) or with_own_pip(venv) or with_other_pip(venv)):
         reason = "the packages could not be installed; pip's words stand above" if has_ensurepip() else NO_WAY

@@ -9,11 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from coordinator.cli.console import Console
+from coordinator.cli.failures import Failure
+from coordinator.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from coordinator.paths import Paths
@@ -51,11 +54,14 @@ class Context:
 
     @property
     def database(self) -> Database:
-        """The database, upgraded. The first start makes it."""
+        """The database, upgraded. The first start makes the one in the home directory; another one is made by a run only, so
+        that a mistyped path is no empty database. Raises `Failure`."""
         if self._database is None:
             from tasks.db import Database
 
-            if not self.database_url:
+            if self.database_url:
+                _must_exist(self.database_url)
+            else:
                 self.paths.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._database = Database.open(self.database_place)
         return self._database
@@ -72,6 +78,17 @@ class Context:
     def close(self) -> None:
         self.close_database()
         self.console.flush()
+
+
+def _must_exist(place: str) -> None:
+    from tasks.engine import parse_url
+
+    url = parse_url(place)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+        raise Failure(
+            f"there is no database {url.database}; --db (COORDINATOR_DATABASE_URL) names one that a run has made",
+            ExitCode.USAGE,
+        )
 
 
 pass_cli = click.make_pass_decorator(Context)

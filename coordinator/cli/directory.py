@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def defaults(cli: Context, cwd: Path, command: click.Command) -> config_files.De
 
 
 class ConfiguredCommand(click.Command):
-    """A command whose flags get their defaults from settings files."""
+    """A command whose flags get their defaults from settings files, and whose prompt is one argument."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -51,6 +52,17 @@ class ConfiguredCommand(click.Command):
             except click.BadParameter as error:
                 raise _named(error, found) from None
         return super().make_context(info_name, args, parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if not error.message.startswith("Got unexpected extra argument"):
+                raise
+            words = " ".join(itertools.takewhile(lambda arg: not arg.startswith("-"), given))[:60]
+            hint = f'a prompt of several words stands in quotes: {ctx.command_path} "{words}"'
+            raise click.UsageError(hint, ctx) from None
 
 
 def _named(error: click.BadParameter, found: config_files.Defaults) -> click.BadParameter:

@@ -1,7 +1,8 @@
 """A command tree as a table: names, help and where each command lives, without importing any of them.
 
 1. `--help` and completion of names read the table only; a command's module is imported when the command runs.
-2. A mistyped name suggests the nearest one. Text with a space in it is no name: it is a prompt for `chat`.
+2. `help` in a command's place is its `--help`: `help run` is `run --help`.
+3. A mistyped name suggests the nearest one. Text with a space in it is no name: it is a prompt for `chat`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class LazyGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.entries = entries
         self.fallback = fallback
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.entries)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 Shown = dict[str, Any]
+DAY = 86_400.0  # seconds
 LAST_ROWS = 100  # of a transcript, among which its last answer stands
 
 
@@ -59,12 +60,20 @@ class Owners:
     def __init__(self, conn: Connection, now: float) -> None:
         self._conn = conn
         self._now = now
-        self._gone: dict[str, bool] = {}
+        self._sessions: dict[str, SessionRecord] = {}
 
     def gone(self, session_id: str) -> bool:
-        if session_id not in self._gone:
-            self._gone[session_id] = sessions.owner_gone(sessions.get(self._conn, session_id), self._now)
-        return self._gone[session_id]
+        return sessions.owner_gone(self._session(session_id), self._now)
+
+    def forgotten(self, session_id: str) -> bool:
+        """Whether nobody has driven the session for a day: it can be resumed, but nobody seems to be about to."""
+        session = self._session(session_id)
+        return self.gone(session_id) and max(session.updated_at, session.heartbeat_at or 0.0) < self._now - DAY
+
+    def _session(self, session_id: str) -> SessionRecord:
+        if session_id not in self._sessions:
+            self._sessions[session_id] = sessions.get(self._conn, session_id)
+        return self._sessions[session_id]
 
     def status(self, task: TaskRecord) -> str:
         return registry.shown_status(task, task.is_live and self.gone(task.session_id))

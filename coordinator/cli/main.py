@@ -24,12 +24,24 @@ from coordinator.exit_codes import ExitCode
 
 
 class Root(LazyGroup):
-    """The root group: `-p` in a command's place is `run -p`, nothing at all is `chat`."""
+    """The root group: `-p` in a command's place is `run -p`, any other flag that is not the root's own is one of `chat`, and
+    so is nothing at all. `version` is what it says."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] in ("-p", "--print"):
             args = ["run", *args]
+        elif args[:1] == ["version"]:
+            args = ["--version", *args[1:]]
+        elif args and args[0].startswith("--") and len(args[0]) > 2 and not self._is_own(ctx, args[0]):
+            if (command := next((arg for arg in args if arg in self.entries), None)) is not None:
+                flag = args[0].partition("=")[0]
+                raise click.UsageError(f"{flag} stands behind the command: `coordinator {command} {flag} …`", ctx)
+            args = ["chat", *args]
         return super().parse_args(ctx, args)
+
+    def _is_own(self, ctx: click.Context, flag: str) -> bool:
+        name = flag.partition("=")[0]
+        return any(name in parameter.opts for parameter in self.get_params(ctx))
 
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -47,7 +59,7 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     help="Split a goal, run worker agents as tracked tasks, never lose a result.",
     epilog="Without a command: chat. `coordinator COMMAND --help` says more.",
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
+@click.option("-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
 @common_options
 @click.pass_context
 def cli(ctx: click.Context) -> int | None:

@@ -330,11 +330,16 @@ def table(rows: Sequence[Json]) -> Grid:
     return Grid([Column(name, right=name in right, flexible=name not in right) for name in names], body)
 
 
+def plural(number: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def task_line(task: Json) -> Line:
     """One task in the tree of a live run."""
     sign, style = SIGNS.get(task["status"], ("·", ""))
     name = one_line(task["name"] or task["agent"] or "")
-    numbers = f"{span(task['duration_ms']):>7} {task['tool_uses']:>4} tools {count(task['total_tokens']):>5} {cost_of(task):>7}"
+    numbers = f"{span(task['duration_ms']):>7} {task['tool_uses']:>4} {'tool ' if task['tool_uses'] == 1 else 'tools'} {count(task['total_tokens']):>5} {cost_of(task):>7}"
     return (
         Piece(f"{sign} {task['id']} ", style),
         Piece(f"{cut(name, 10):<10} {cut(one_line(task['description'] or ''), 30):<30} "),

@@ -166,7 +166,7 @@ class PlainView(Still):
         if status == before or (before is None and status == "pending"):
             return
         sign = render.SIGNS[status][0]
-        more = [render.span(task["duration_ms"]), f"{task['tool_uses']} tools"] if status in ENDED else []
+        more = [render.span(task["duration_ms"]), render.plural(task["tool_uses"], "tool")] if status in ENDED else []
         why = render.now_words(task) if status in ("failed", "killed") else ""
         words = [f"{sign} {task['id']} {status}", one_line(task["description"]), *more, *([one_line(why)] if why else [])]
         self._console.note("  ".join(words))

@@ -73,5 +73,9 @@ COMMANDS = {
     "wait": _short("wait", "tasks", TASKS["wait"]),
     "kill": _short("kill", "tasks", TASKS["kill"]),
     "send": _short("send", "tasks", TASKS["send"]),
+    "show": _short("show", "tasks", TASKS["show"]),
+    "retry": _short("retry", "tasks", TASKS["retry"]),
+    "diff": _short("diff", "tasks", TASKS["diff"]),
+    "apply": _short("apply", "tasks", TASKS["apply"]),
     "resume": _short("resume", "sessions", SESSIONS["resume"]),
 }

@@ -9,7 +9,9 @@ from dataclasses import fields
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from coordinator.cli.commands.sessions import Days
 from coordinator.cli.context import Context
 from coordinator.cli.failures import MEANINGS
 from coordinator.cli.lazy import Entry, load
@@ -59,6 +61,11 @@ def test_a_short_form_is_the_same_command(name: str, entry: Entry) -> None:
         (["tasks", "show"], "Missing argument"),
         (["db", "sql"], "Missing argument"),
         (["completion", "cmd.exe"], "cmd.exe"),
+        (["run", "hi", "there", "--offline"], 'in quotes: coordinator run "hi there"'),
+        (["--offline", "run", "hi"], "`coordinator run --offline …`"),
+        (["help", "taks"], "did you mean tasks"),
+        (["prune", "--older-than", "7q"], "7 or 7d (days), 12h, 2w"),
+        (["--db", "nowhere/coordinator.db", "ps"], "there is no database"),
     ],
 )
 def test_what_is_mistyped_gets_one_line_and_exit_code_2(typed: list[str], said: str, program: Program) -> None:
@@ -144,7 +151,44 @@ def test_completion_scripts_name_the_program(shell: str, program: Program) -> No
 
 
 def test_the_version_is_the_packages_own(program: Program) -> None:
-    assert re.fullmatch(r"coordinator \d+\.\d+\.\d+\S*\n", program("--version").out)
+    versions = [program(word).out for word in ("--version", "-V", "version")]
+    assert re.fullmatch(r"coordinator \d+\.\d+\.\d+\S*\n", versions[0]) and set(versions) == {versions[0]}
+
+
+def test_help_in_a_commands_place_is_that_commands_help() -> None:
+    runner = CliRunner()
+    for asked, same in (
+        (["help"], ["--help"]),
+        (["help", "run"], ["run", "--help"]),
+        (["help", "tasks", "list"], ["tasks", "list", "--help"]),
+        (["tasks", "help", "list"], ["tasks", "list", "--help"]),
+        (["--offline", "--help"], ["chat", "--help"]),
+    ):
+        assert runner.invoke(cli, asked, obj=Context()).output == runner.invoke(cli, same, obj=Context()).output != ""
+
+
+def test_a_mistyped_database_is_not_made(program: Program) -> None:
+    (program.cwd / "typo").mkdir()
+    for command in (["ps"], ["sessions", "list"], ["cost"], ["kill", "--all"], ["prune", "--yes"], ["db", "upgrade"]):
+        assert program("--db", "typo/x.db", *command).code == ExitCode.USAGE
+    assert list((program.cwd / "typo").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "days"), [("7", 7), ("7d", 7), ("12h", 0.5), ("2w", 14), ("0", 0), ("90m", 0.0625), ("1.5", 1.5), (30, 30)]
+)
+def test_a_time_since_the_end_has_units(said: str | int, days: float) -> None:
+    assert Days().convert(said, None, None) == days
+
+
+def test_our_packages_come_first_whatever_else_has_their_names(program: Program) -> None:
+    for name in ("tasks", "worker_agent", "migrations"):
+        (program.cwd / name).mkdir()
+        (program.cwd / name / "__init__.py").write_text("raise RuntimeError('theirs')\n")
+    ran = program("run", "--offline", "theirs", PYTHONPATH=".")
+    assert ran.code == ExitCode.DONE and "tasks/__init__.py:1" in ran.out
+    ran = program("ps", "--all", PYTHONPATH=".")
+    assert (ran.code, ran.out.count("completed")) == (ExitCode.DONE, 5)
 
 
 def test_every_option_of_a_run_is_a_flag_with_a_variable_of_its_own() -> None:

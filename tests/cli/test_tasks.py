@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 
 import pytest
 
@@ -60,6 +61,24 @@ def test_screen_quiet_and_json_show_the_same_set(program: Program) -> None:
             ids = [row["id"] for row in program("tasks", "list", "--json", *flags).json]
             assert program("tasks", "list", "-q", *flags).out.split() == ids
             assert [line.split()[0] for line in program("ps", *flags).out.splitlines()[1:]] == ids
+
+
+def test_an_interrupted_session_is_listed_for_a_day_and_with_all_for_ever(program: Program) -> None:
+    with seeded(program, dead=True) as old, seeded(program, dead=True) as fresh, seeded(program) as running:
+        tasks = {name: seed.task(name).id for name, seed in (("old", old), ("fresh", fresh), ("running", running))}
+        two_days_ago = time.time() - 2 * 86_400
+        old.database.write(
+            lambda conn: conn.exec_driver_sql(
+                "UPDATE sessions SET updated_at = ?, heartbeat_at = ? WHERE id = ?",
+                (two_days_ago, two_days_ago, old.session_id),
+            )
+        )
+        for arguments, shown in (
+            ([], {"fresh", "running"}), (["--all"], set(tasks)), (["--session", old.session_id], {"old"}),
+            (["--status", "interrupted"], {"fresh"}), (["--status", "interrupted", "--all"], {"old", "fresh"}),
+        ):  # fmt: skip
+            assert {row["description"] for row in program("ps", "--json", *arguments).json} == shown
+            assert set(program("ps", "-q", *arguments).out.split()) == {tasks[name] for name in shown}
 
 
 def test_a_task_whose_owner_is_gone_is_shown_as_interrupted_and_stored_as_it_was(program: Program) -> None:

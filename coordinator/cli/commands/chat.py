@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coordinator.cli import run_flags
+from coordinator.cli import render, run_flags
 from coordinator.cli.commands.run import check, options_of
 from coordinator.cli.console import Console
 from coordinator.cli.context import Context
@@ -124,7 +124,9 @@ class Conversation:
             return
         self._left = True
         if live := handle.live_tasks():
-            self._console.note(f"{len(live)} tasks still run and are waited for; Ctrl+C stops them")
+            self._console.note(
+                f"{render.plural(len(live), 'task')} still {'runs and is' if len(live) == 1 else 'run and are'} waited for; Ctrl+C stops {'it' if len(live) == 1 else 'them'}"
+            )
         pending = asyncio.gather(*self._sending)
         pending.add_done_callback(lambda _: handle.close())
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -25,6 +26,19 @@ from tasks.registry import TaskFilter
 DAY = 86_400.0
 MAX_LINE = 4_000  # characters of what stays behind and how it is removed
 LONG = ("goal", "result", "tasks")
+
+
+class Days(click.ParamType[float]):
+    """`7`, `7d`, `12h`, `30m`, `2w`: days."""
+
+    name = "days"
+    _units: ClassVar[dict[str, float]] = {"": 1.0, "w": 7.0, "d": 1.0, "h": 1 / 24, "m": 1 / 1440, "s": 1 / 86_400}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([wdhms]?)", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no time: 7 or 7d (days), 12h, 2w", param, ctx)
+        return float(found[1]) * self._units[found[2]]
 
 
 @click.command("list", help="List sessions, newest first.")
@@ -162,7 +176,7 @@ def remove(cli: Context, session: SessionRecord) -> None:
 @click.command(
     "prune", help="Remove sessions that ended long ago, with their files. Worktrees with work in them stay, and are named."
 )
-@click.option("--older-than", "days", type=click.FloatRange(min=0), default=30, show_default=True, help="Days since the end.")
+@click.option("--older-than", "days", type=Days(), default="30", show_default=True, help="Since the end: days, or 12h, 7d, 2w.")
 @click.option("--dry-run", is_flag=True, help="Only print what would go.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common_options
@@ -175,7 +189,7 @@ def prune(cli: Context, days: float, dry_run: bool, yes: bool) -> None:
         cli.console.note("nothing to remove")
         return
     if not dry_run:
-        _consent(cli, f"remove {len(old)} sessions?", yes)
+        _consent(cli, f"remove {render.plural(len(old), 'session')}?", yes)
     for session in old:
         kept = left_behind(cli, session)
         if not dry_run:

@@ -20,8 +20,8 @@ from tasks.states import TaskStatus
 STATUSES = (*(str(status) for status in TaskStatus), "interrupted")
 
 
-@click.command("list", help="List the tasks of sessions that have not ended, what runs first.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Those of ended sessions, too.")
+@click.command("list", help="List the tasks of sessions that run or were interrupted within a day, what runs first.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Those of ended sessions and of older interrupted ones, too.")
 @click.option("--session", metavar="ID", shell_complete=complete_sessions, help="Only this session's.")
 @click.option("--status", type=click.Choice(STATUSES), multiple=True, help="Only those in this state; repeatable.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many.")
@@ -49,7 +49,8 @@ def _read(conn: Connection, now: float, session_id: str | None, everything: bool
     """The documented objects. `interrupted` is derived, so a filter by status looks at what is shown."""
     owners = Owners(conn, now)
     tasks = registry.list_tasks(conn, TaskFilter(session_id=session_id, ended_sessions=everything, texts=False))
-    rows = [task_json(task, owners.status(task), now) for task in tasks]
+    shown = (task for task in tasks if everything or not owners.forgotten(task.session_id))
+    rows = [task_json(task, owners.status(task), now) for task in shown]
     return [row for row in rows if not status or row["status"] in status]
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -89,21 +91,22 @@ def test_odd_names_are_shown_so_that_they_can_be_read(tmp_path: Path) -> None:
     assert sorted(found) == ["caf\\xe9:1:here", "grün:1:here", "new\\x0aline:1:here"]
 
 
-def test_a_directory_without_permission_is_told_beside_what_was_found() -> None:
-    closed = Path(f"/tmp/glob-{os.getpid()}")
-    (closed / "no").mkdir(parents=True)
-    try:
-        (closed / "a.py").write_text("x\n")
-        (closed / "no").chmod(0)
+def test_a_directory_without_permission_is_told_beside_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o755)
+        # The program beside the interpreter may lie where nobody may enter: a repository in somebody's closed folder.
+        copy = Path(shutil.copy2(str(ripgrep.program()), place))
+        monkeypatch.setattr(ripgrep, "program", lambda: str(copy))
+        tree = place / "tree"
+        (tree / "no").mkdir(parents=True)
+        (tree / "a.py").write_text("x\n")
+        (tree / "no").chmod(0)
         with as_nobody():
             for tool, input in ((Glob(), {"pattern": "*.py"}), (Grep(), {"pattern": "x"})):
-                answer = call(tool, context(closed), **input)
+                answer = call(tool, context(tree), **input)
                 assert answer.startswith("a.py\n[Not everything could be read: no: Permission denied")
-    finally:
-        (closed / "no").chmod(0o755)
-        (closed / "no").rmdir()
-        (closed / "a.py").unlink()
-        closed.rmdir()
+        (tree / "no").chmod(0o755)
 
 
 @pytest.mark.parametrize("tool", [Glob(), Grep()])
