@@ -169,7 +169,7 @@ def test_help_in_a_commands_place_is_that_commands_help() -> None:
 
 def test_a_mistyped_database_is_not_made(program: Program) -> None:
     (program.cwd / "typo").mkdir()
-    for command in (["ps"], ["sessions", "list"], ["cost"], ["kill", "--all"], ["prune", "--yes"], ["db", "upgrade"]):
+    for command in (["sessions", "list"], ["kill", "--all"], ["prune", "--yes"]):
         assert program("--db", "typo/x.db", *command).code == ExitCode.USAGE
     assert list((program.cwd / "typo").iterdir()) == []
 
