@@ -205,6 +205,8 @@ class QueryEngine:
 
     async def _run_command(self, command: Command) -> e.Result:
         match command.name:
+            case "compact" if not self.messages:
+                return self._plain_result("There was nothing to summarise.")
             case "compact":
                 info = await self.params.client.model_info(self.model)
                 compacted = await self.params.context.compact(self.messages, info, "manual", command.arguments)
