@@ -36,6 +36,7 @@ from worker_agent.hooks import Verdict
 from worker_agent.redaction import Redact, in_json
 from worker_agent.session.schema import fault
 from worker_agent.tools.rules import RuleSet
+from worker_agent.words import counted
 
 BY_MODEL = "model"
 
@@ -168,7 +169,7 @@ class Coordinator:
         if self._count is None:
             self._count = len(registry.list_tasks(conn, TaskFilter(session_id=task.session_id, texts=False)))
         if self._count >= self._limits.tasks:
-            raise ConfigError(f"this session has had {self._limits.tasks} tasks, more are not allowed")
+            raise ConfigError(f"this session has had {counted(self._limits.tasks, 'task')}, more are not allowed")
         created = registry.create(conn, task)
         self._count += 1
         return created

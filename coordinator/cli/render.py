@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.cli.terminal_text import columns, cut, literal, one_line
+from worker_agent.words import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -235,7 +236,7 @@ def log_lines(kind: str, text: str, head: str) -> list[Line]:
     sign, style = LOG_SIGNS.get(kind, ("· ", "yellow"))
     lines = literal(text).strip("\n").split("\n")
     if kind in ("result", "error") and len(lines) > RESULT_LINES:
-        lines = [*lines[:RESULT_LINES], f"… {len(lines) - RESULT_LINES} more lines"]
+        lines = [*lines[:RESULT_LINES], f"… {counted(len(lines) - RESULT_LINES, 'more line')}"]
     before = Piece(f"{head} " if head else "", "dim")
     indent = " " * len(sign)
     return [(before, Piece((indent if i else sign) + line, style)) for i, line in enumerate(lines)]
@@ -328,11 +329,6 @@ def table(rows: Sequence[Json]) -> Grid:
     right = {name for name in names if all(isinstance(row[name], (int, float)) for row in rows)}
     body = [[Piece("" if row[name] is None else one_line(str(row[name]))) for name in names] for row in rows]
     return Grid([Column(name, right=name in right, flexible=name not in right) for name in names], body)
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def task_line(task: Json) -> Line:

@@ -19,6 +19,7 @@ from coordinator.cli.terminal_text import literal, one_line
 from coordinator.observed import Observed, TaskChanged
 from coordinator.views import task_detail_json
 from worker_agent.events import MessageAdded, Notice, NoticeKind, TextDelta, Tombstone
+from worker_agent.words import counted
 
 TELLING = frozenset(NoticeKind) - {NoticeKind.API_ERROR}  # that one the result tells
 TOLD = 3  # notices that stay in the live view, each until newer ones take its line
@@ -166,7 +167,7 @@ class PlainView(Still):
         if status == before or (before is None and status == "pending"):
             return
         sign = render.SIGNS[status][0]
-        more = [render.span(task["duration_ms"]), render.plural(task["tool_uses"], "tool")] if status in ENDED else []
+        more = [render.span(task["duration_ms"]), counted(task["tool_uses"], "tool")] if status in ENDED else []
         why = render.now_words(task) if status in ("failed", "killed") else ""
         words = [f"{sign} {task['id']} {status}", one_line(task["description"]), *more, *([one_line(why)] if why else [])]
         self._console.note("  ".join(words))

@@ -15,9 +15,9 @@ from coordinator.offline.plan import Call
 from coordinator.offline.plans import verdicts_in
 from coordinator.offline.questions import QUESTIONS, prompt_for, verification_prompt
 from coordinator.offline.report import HEADING, report
-from coordinator.offline.writing import counted
 from worker_agent.api.client import ModelRequest
 from worker_agent.messages import Message
+from worker_agent.words import counted
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from coordinator.offline.answers import Hits, Listing, counts, files_counted, li
 from coordinator.offline.citations import Citation, code_span
 from coordinator.offline.goal import Words
 from coordinator.offline.plan import Plan, Steps, glob, grep, read
-from coordinator.offline.writing import cited, counted, join, names, spread
+from coordinator.offline.writing import cited, join, names, spread
+from worker_agent.words import counted
 
 LANGUAGES = {
     name: f"*.{extensions[0]}" if len(extensions) == 1 else f"*.{{{','.join(extensions)}}}"

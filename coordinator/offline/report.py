@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from coordinator.offline.citations import Citation, code_span, keep
 from coordinator.offline.questions import QUESTIONS
-from coordinator.offline.writing import counted
+from coordinator.offline.writing import recounted
+from worker_agent.words import counted
 
 HEADING = "# Survey"
 NO_MODEL = (
@@ -26,7 +27,7 @@ def report(
         f"Goal: {_quoted(goal)}",
     ]
     for name, text in sections.items():
-        parts += [f"## {QUESTIONS[name][0]}", keep(text, held).strip()]
+        parts += [f"## {QUESTIONS[name][0]}", recounted(keep(text, held)).strip()]
     parts += ["## Verification", _verification(cited, held, failure)]
     if unread:
         parts.append(f"{counted(unread, 'message')} came while the survey ran. The offline model cannot act on them.")

@@ -15,7 +15,8 @@ from coordinator.offline.answers import Hit, Hits, Listing, lines_read
 from coordinator.offline.citations import Citation, cite, code_span
 from coordinator.offline.goal import MOST, Word, Words, any_of, two_of
 from coordinator.offline.plan import Call, Plan, Steps, glob, grep, read
-from coordinator.offline.writing import cited, counted, join
+from coordinator.offline.writing import cited, join
+from worker_agent.words import counted
 
 BEST = 12  # lines shown of all that hold words
 OF_ONE_WORD = 4  # lines shown of one word

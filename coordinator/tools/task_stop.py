@@ -8,6 +8,7 @@ from coordinator.coordinator import Coordinator, StopOutcome
 from tasks.errors import Ambiguous, NotFound
 from worker_agent.errors import ToolError
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
+from worker_agent.words import counted
 
 PARTIAL_CAP = 10_000  # characters
 
@@ -55,5 +56,5 @@ def _message(outcome: StopOutcome) -> str:
     if outcome.survivors:
         parts.append(f"These processes could not be ended: {'; '.join(outcome.survivors)}.")
     if outcome.undelivered:
-        parts.append(f"{outcome.undelivered} messages to it were not delivered.")
+        parts.append(f"Not delivered to it: {counted(outcome.undelivered, 'message')}.")
     return " ".join(parts)

@@ -65,6 +65,13 @@ def test_nothing_heavy_is_imported_when_a_module_is(name: str) -> None:
     assert [target for target in imports(name, at_start_only=True) if target.split(".")[0] in HEAVY] == []
 
 
+def test_the_offline_model_is_imported_only_when_asked_for() -> None:
+    outside = [name for name in NAMES if not name.startswith("coordinator.offline")]
+    users = {name for name in outside if any(target.startswith("coordinator.offline") for target in imports(name))}
+    assert users == {"coordinator.app", "coordinator.cli.commands.run"}
+    assert [n for n in users if any(t.startswith("coordinator.offline") for t in imports(n, at_start_only=True))] == []
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("coordinator.cli")])
 def test_only_the_entry_of_the_command_line_catches_everything(name: str) -> None:
     broad = [

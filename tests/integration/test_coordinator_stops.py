@@ -144,7 +144,7 @@ def test_a_killed_pending_task_never_starts_and_its_messages_go_back(bench: Benc
     assert [t["status"] for t in outcome.result["tasks"]] == ["completed", "killed"]
     assert outcome.result["tasks"][1]["started_at"] is None
     answers = list(of_boss(api)[-1].tool_results.values())
-    assert "1 messages to it were not delivered" in answers[3] and "was killed" in answers[4]
+    assert "Not delivered to it: 1 message." in answers[3] and "was killed" in answers[4]
     (back,) = store.read(lambda conn: outbox.deliveries(conn, status=DeliveryStatus.UNDELIVERED))
     assert back.body == "hello"
 

@@ -26,6 +26,7 @@ from worker_agent.loop.stop import count_output, end_turn, ended, interrupted
 from worker_agent.loop.tool_turn import ToolTurn
 from worker_agent.messages import Message
 from worker_agent.tools.base import Interrupted
+from worker_agent.words import counted
 
 SUMMARY_PATIENCE = 1.0  # seconds
 # What a compaction is told it is for, and how the loop ends when it fails; anything else was too long.
@@ -102,7 +103,7 @@ class Pass:
     async def _is_over(self) -> bool:
         params, state = self.params, self.state
         if params.max_turns is not None and state.turn_count > params.max_turns:
-            detail = f"the limit of {params.max_turns} turns is reached"
+            detail = f"the limit of {counted(params.max_turns, 'turn')} is reached"
             self.next = ended(state, TerminalReason.MAX_TURNS, detail=detail)
             return True
         if params.abort.is_set:

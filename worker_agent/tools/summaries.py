@@ -14,6 +14,7 @@ from worker_agent.errors import ModelError
 from worker_agent.events import Purpose
 from worker_agent.messages import Block, canonical, user
 from worker_agent.tools.base import ToolOutcome
+from worker_agent.words import counted
 
 MAX_LENGTH = 60  # characters of a summary that is still shown; about 30 are asked for
 MAX_TOKENS = 1_024  # thinking counts, where a model thinks by itself
@@ -55,7 +56,7 @@ def _told(outcomes: Sequence[ToolOutcome], calls: Sequence[Block]) -> str:
         ended = "failed" if outcome.is_error else "done"
         lines.append(f"{outcome.name} {inputs.get(outcome.tool_use_id, '')} ({ended})\n{_beginning(outcome)}")
     if len(outcomes) > MAX_CALLS:
-        lines.append(f"and {len(outcomes) - MAX_CALLS} more calls")
+        lines.append(f"and {counted(len(outcomes) - MAX_CALLS, 'more call')}")
     return "\n\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coordinator.cli import render, run_flags
+from coordinator.cli import run_flags
 from coordinator.cli.commands.run import check, options_of
 from coordinator.cli.console import Console
 from coordinator.cli.context import Context
@@ -25,6 +25,7 @@ from coordinator.cli.run_views import PlainView, Started, headline
 from coordinator.cli.terminal_text import literal
 from coordinator.observed import Observed
 from worker_agent.events import MessageAdded, Result, TextDelta, Tombstone
+from worker_agent.words import counted
 
 if TYPE_CHECKING:
     from coordinator.session import SessionHandle
@@ -124,9 +125,8 @@ class Conversation:
             return
         self._left = True
         if live := handle.live_tasks():
-            self._console.note(
-                f"{render.plural(len(live), 'task')} still {'runs and is' if len(live) == 1 else 'run and are'} waited for; Ctrl+C stops {'it' if len(live) == 1 else 'them'}"
-            )
+            verbs, those = ("runs and is", "it") if len(live) == 1 else ("run and are", "them")
+            self._console.note(f"{counted(len(live), 'task')} still {verbs} waited for; Ctrl+C stops {those}")
         pending = asyncio.gather(*self._sending)
         pending.add_done_callback(lambda _: handle.close())
 

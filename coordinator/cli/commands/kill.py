@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import click
 from sqlalchemy import Connection
 
-from coordinator.cli import render
 from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
@@ -20,6 +19,7 @@ from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
 from tasks.states import LIVE
 from tasks.watch import Watcher
+from worker_agent.words import counted
 
 BY = "user"
 
@@ -55,9 +55,7 @@ def _kill_tasks(cli: Context, tasks: Sequence[TaskRecord], grace: float) -> Iter
     for done in kill_tasks(cli.database, [task.id for task in tasks], by=BY, grace=grace) if tasks else ():
         cli.console.line(f"{done.task_id} {'killed' if done.changed else f'had ended: {done.status}'}")
         if done.undelivered:
-            cli.console.note(
-                f"{done.task_id}: {render.plural(done.undelivered, 'message')} {'was' if done.undelivered == 1 else 'were'} not delivered"
-            )
+            cli.console.note(f"{done.task_id}: not delivered: {counted(done.undelivered, 'message')}")
         yield _proven(cli, done.task_id, done.survivors)
 
 

@@ -22,6 +22,7 @@ from coordinator.exit_codes import ExitCode
 from tasks import registry, sessions
 from tasks.records import SessionRecord, SessionStatus
 from tasks.registry import TaskFilter
+from worker_agent.words import counted
 
 DAY = 86_400.0
 MAX_LINE = 4_000  # characters of what stays behind and how it is removed
@@ -189,7 +190,7 @@ def prune(cli: Context, days: float, dry_run: bool, yes: bool) -> None:
         cli.console.note("nothing to remove")
         return
     if not dry_run:
-        _consent(cli, f"remove {render.plural(len(old), 'session')}?", yes)
+        _consent(cli, f"remove {counted(len(old), 'session')}?", yes)
     for session in old:
         kept = left_behind(cli, session)
         if not dry_run:

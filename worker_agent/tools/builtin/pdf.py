@@ -11,6 +11,7 @@ from worker_agent.errors import ToolError
 from worker_agent.tools.base import ToolContext
 from worker_agent.tools.builtin import helper
 from worker_agent.tools.files import Target
+from worker_agent.words import counted
 
 SCRIPT = Path(__file__).with_name("pdf_script.py")
 TIMEOUT = 60.0  # seconds
@@ -52,5 +53,5 @@ async def pages(target: Target, first: int, last: int, context: ToolContext) -> 
         raise ToolError(f"{target.shown} cannot be read as a PDF: {reason[0][:300]}")
     answer = json.loads(done.stdout)
     if not answer["texts"]:
-        raise ToolError(f"{target.shown} has {answer['total']} pages; there is no page {first}.")
+        raise ToolError(f"{target.shown} has {counted(answer['total'], 'page')}; there is no page {first}.")
     return Pages(first, tuple(answer["texts"]), answer["total"])

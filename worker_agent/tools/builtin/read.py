@@ -27,6 +27,7 @@ from worker_agent.messages import Block, text_block
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, ReadFile, Tool, ToolContext, ToolResult
 from worker_agent.tools.builtin import notebook_text, pdf
+from worker_agent.words import counted
 
 LINE_CAP = 2_000  # characters of one line shown
 IMAGE_CAP = 5 * 1024 * 1024  # bytes of base64 of one image
@@ -181,7 +182,7 @@ class _Shown:
     def result(self, target: files.Target, wanted: _Range) -> ToolResult:
         last = self.first + len(self.lines) - 1
         if not self.lines:
-            said = f"has {self.total} lines, so none from line {self.first} on" if self.total else "is empty"
+            said = f"has {self.total} line{'' if self.total == 1 else 's'}, so none from line {self.first} on" if self.total else "is empty"
             return ToolResult(f"{target.shown} exists and {said}.")
         text = "\n".join(self.lines)
         if not self.at_end:
@@ -346,7 +347,7 @@ async def _pdf(input: Input, context: ToolContext, target: files.Target, data: b
     if len(whole) > DOCUMENT_CAP:
         raise ToolError(f"{target.shown} has no text on these pages (a scan?) and is too large to be looked at whole.")
     source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(whole).decode()}
-    note = f"{target.shown}: {found.total} pages without text in them, so the document itself follows."
+    note = f"{target.shown}: {counted(found.total, 'page')} without text in them, so the document itself follows."
     return [text_block(note), {"type": "document", "source": source}]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
+from worker_agent.words import counted
 
 
 class TodoWrite(Tool):
@@ -50,7 +51,7 @@ class TodoWrite(Tool):
         todos = input["todos"]
         done = sum(todo["status"] == "completed" for todo in todos)
         now = next((todo["content"] for todo in todos if todo["status"] == "in_progress"), None)
-        text = f"Plan noted: {done} of {len(todos)} steps completed" + (f"; now: {now}." if now else ".")
+        text = f"Plan noted: {done} of {counted(len(todos), 'step')} completed" + (f"; now: {now}." if now else ".")
         return ToolResult(text, data={"newTodos": todos})
 
     def activity(self, input: Input) -> str:

@@ -9,6 +9,7 @@ from worker_agent.errors import ToolError
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.builtin.edit import with_line_ends
+from worker_agent.words import counted
 
 
 class Write(Tool):
@@ -43,7 +44,7 @@ class Write(Tool):
         context.read_files[target.real] = files.remembered(info, data)
         count = content.count("\n") + (not content.endswith("\n") and bool(content))
         return ToolResult(
-            f"{done} {target.shown}: {count} lines, {len(data):,} bytes.{linked}",
+            f"{done} {target.shown}: {counted(count, 'line')}, {counted(len(data), 'byte')}.{linked}",
             data={"type": "update" if done == "Replaced" else "create", "filePath": str(target.path)},
         )
 

@@ -137,6 +137,7 @@ def test_a_line_that_changed_before_it_was_verified_is_left_out(project: Path) -
         return await session.finish()
 
     report = asyncio.run(scenario())
+    assert "Lines that say how tests are run, 2 of 3:\n\n- `Makefile:1` `test:`\n- `pyproject.toml" in report
     assert "Makefile:2" not in report
     assert re.search(r"\d+ held, \d+ did not and were left out", report)
     check_citations(report, project)
