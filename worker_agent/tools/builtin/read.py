@@ -182,7 +182,11 @@ class _Shown:
     def result(self, target: files.Target, wanted: _Range) -> ToolResult:
         last = self.first + len(self.lines) - 1
         if not self.lines:
-            said = f"has {self.total} line{'' if self.total == 1 else 's'}, so none from line {self.first} on" if self.total else "is empty"
+            said = (
+                f"has {self.total} line{'' if self.total == 1 else 's'}, so none from line {self.first} on"
+                if self.total
+                else "is empty"
+            )
             return ToolResult(f"{target.shown} exists and {said}.")
         text = "\n".join(self.lines)
         if not self.at_end:
