@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +20,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from worker_agent import disk
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.tools.rules import RuleSet
 
+MAX_FILES = 1_000  # of one place
+MAX_BYTES = 256 * 1024  # of one file
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
 MODE_ALIASES = {"manual": "default", "auto": "default"}
@@ -135,12 +139,9 @@ def _levels(cwd: Path) -> list[Path]:
 def _read_directory(place: Path) -> tuple[dict[str, AgentDefinition], list[Problem]]:
     found: dict[str, AgentDefinition] = {}
     problems: list[Problem] = []
-    for path in sorted(place.rglob("*.md")) if place.is_dir() else ():
+    for path in _files(place):
         try:
-            definition, notes = parse(path.read_text(encoding="utf-8"), path)
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(Problem(path, f"cannot be read: {error}"))
-            continue
+            definition, notes = parse(read(path), path)
         except ConfigError as error:
             problems.append(Problem(path, str(error)))
             continue
@@ -148,6 +149,29 @@ def _read_directory(place: Path) -> tuple[dict[str, AgentDefinition], list[Probl
         if definition:
             found[definition.name] = definition
     return found, problems
+
+
+def _files(place: Path) -> list[Path]:
+    """All Markdown files below `place`, in linked directories too, each directory once."""
+    found: list[Path] = []
+    seen: set[str] = set()
+    for directory, below, names in os.walk(place, followlinks=True):
+        seen.add(os.path.realpath(directory))
+        below[:] = [name for name in below if os.path.realpath(os.path.join(directory, name)) not in seen]
+        found += [Path(directory, name) for name in names if name.endswith(".md")]
+        if len(found) > MAX_FILES:
+            break
+    return sorted(found)[:MAX_FILES]
+
+
+def read(path: Path) -> str:
+    """The text of a definition file. Raises `ConfigError`."""
+    try:
+        return disk.read_regular(path, limit=MAX_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: it {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError("cannot be read: it is no UTF-8 text") from None
 
 
 def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem]]:

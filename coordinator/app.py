@@ -16,6 +16,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
 from worker_agent.api.redacting import redacting
 from worker_agent.config import Clock, Settings, SystemClock, secret_values, tool_environment, variable
+from worker_agent.context.injected import memory_files
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import HookRunner, HookSession
@@ -348,7 +350,10 @@ async def _compose(
     skills = SkillIndex(cwd, home=home, trusted=options.trusted)
     worker_tools = ToolRegistry.builtin((SkillTool(skills),) if await asyncio.to_thread(skills.discover) else ())
     memory_directory = repository_root(cwd) / ".coordinator" / "memory"
-    memory = MemoryIndex(memory_directory, paths.memory_index) if memory_directory.is_dir() else None
+    notes = memory_directory.resolve()
+    linked_out = not (options.trusted or notes.is_relative_to(repository_root(cwd)))
+    memory = MemoryIndex(notes, paths.memory_index) if notes.is_dir() and not linked_out else None
+    instructions = await asyncio.to_thread(partial(memory_files, cwd, home, trusted=options.trusted))
     engines = EngineFactory(
         store=store,
         options=options,
@@ -446,6 +451,8 @@ async def _compose(
                     *(f"{problem.source}: {problem.text}" for problem in agents.problems),
                     *files.problems,
                     *files.held_back,
+                    *(line for file in instructions for line in file.left_out),
+                    f"{memory_directory} is left out: it is a link out of the project" if linked_out else None,
                     sandbox.notice,
                 ),
             )

@@ -282,7 +282,8 @@ class EngineFactory:
 
     async def _read_contexts(self, cwd: Path) -> tuple[str, str | None]:
         now = self.store.clock.now()
-        memory = user_context(await asyncio.to_thread(memory_files, cwd, Path.home()), now)
+        files = await asyncio.to_thread(partial(memory_files, cwd, Path.home(), trusted=self.options.trusted))
+        memory = user_context(files, now)
         scratch = f"Scratchpad, shared by all agents of this session: {self.paths.scratch(self.store.session_id)}"
         return self.redact(await system_context(cwd, now, scratch)), self.redact(memory.text) if memory else None
 

@@ -16,8 +16,10 @@ from typing import Any
 
 from coordinator.cli.failures import Failure
 from coordinator.exit_codes import ExitCode
+from worker_agent import disk
 
 PROJECT_FILES = (Path(".coordinator/settings.toml"), Path(".coordinator/settings.local.toml"))
+MAX_BYTES = 1_000_000  # of one file
 FENCES = frozenset({"disallowed_tools"})
 LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs"})  # they add up over all files
 
@@ -38,7 +40,12 @@ def read(user_file: Path, project: Path, known: frozenset[str], trusted: Callabl
     notes: list[str] = []
     for path in (user_file, *(project / name for name in PROJECT_FILES)):
         left_out: list[str] = []
-        for key, value in _load(path).items():
+        try:
+            found = _load(path, None if path == user_file or trusted() else project)
+        except disk.Outside:
+            notes.append(f"{path} is left out: it is a link out of the project")
+            continue
+        for key, value in found.items():
             name = key.replace("-", "_")
             if name not in known:
                 notes.append(f"{path}: unknown setting {key!r}")
@@ -62,10 +69,14 @@ def _listed(path: Path, key: str, value: Any) -> list[str]:
     return items
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, inside: Path | None) -> dict[str, Any]:
+    """Raises `Failure`, and `disk.Outside` for a link out of the directory `inside`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(disk.read_regular(path, limit=MAX_BYTES, inside=inside).decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except disk.Outside:
+        raise
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Failure(f"{path} cannot be read: {error}", ExitCode.USAGE) from None
+        why = f"it {error.strerror}" if isinstance(error, OSError) else error
+        raise Failure(f"{path} cannot be read: {why}", ExitCode.USAGE) from None

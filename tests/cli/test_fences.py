@@ -9,6 +9,8 @@ from typing import Any
 
 from coordinator import agents
 from tests.cli.program import Program, Ran
+from tests.cli.test_run_api import with_api
+from tests.support.fake_api import FakeAPI
 from worker_agent.context.injected import memory_files
 
 
@@ -94,3 +96,54 @@ def test_instructions_that_are_links_out_are_left_out(tmp_path: Path) -> None:
     files = memory_files(project, tmp_path / "home", managed=tmp_path / "none")
     assert not any("PRIVATE" in file.text for file in files)
     assert any("left out" in file.text for file in files)
+
+
+def test_nothing_of_an_untrusted_directory_leads_out_or_hangs(program: Program) -> None:
+    """Links out, FIFOs and endless files in every place that is read at the start: one line each, and trust follows links."""
+    outside = program.home / "outside"
+    (outside / "memory").mkdir(parents=True)
+    (outside / "memory/note.md").write_text("# Deployment\nPRIVATE deployment key")
+    (outside / "key.md").write_text("PRIVATE")
+    (outside / "settings.json").write_text('{"permissions": {"allow": ["Bash(PRIVATE)"]}}')
+    (outside / "settings.toml").write_text('disallowed_tools = ["PRIVATE("]')
+    here = program.cwd
+    for name in (".git", ".claude", ".coordinator"):
+        (here / name).mkdir()
+    os.symlink(outside / "key.md", here / "CLAUDE.md")
+    (here / "AGENTS.md").write_text("See @../home/outside/key.md and @notes.md")
+    os.symlink(outside / "key.md", here / "notes.md")
+    os.mkfifo(here / "CLAUDE.local.md")
+    os.symlink(outside / "settings.json", here / ".claude/settings.json")
+    os.symlink(outside / "settings.toml", here / ".coordinator/settings.toml")
+    os.symlink(outside / "memory", here / ".coordinator/memory")
+    with FakeAPI(text := "done") as api:
+        ran = program("run", "--no-coordinator", "what is the deployment key", **with_api(program, api), timeout=20)
+    assert (ran.code, ran.out) == (0, f"{text}\n"), ran.err
+    assert "PRIVATE" not in json.dumps([request.body for request in api.requests])
+    left_out = [line for line in ran.err.splitlines() if "left out" in line]
+    for name in ("CLAUDE.md", "@../home", "@notes.md", "CLAUDE.local.md", "settings.json", "settings.toml", "memory"):
+        assert sum(name in line for line in left_out) >= 1, (name, ran.err)
+    (here / ".claude/settings.json").unlink()
+    os.mkfifo(here / ".claude/settings.json")
+    ran = program("run", "--offline", "hi", timeout=20)
+    assert ran.code == 2 and "settings.json cannot be read: it is a FIFO" in ran.err
+    (here / ".claude/settings.json").unlink()
+    (here / ".coordinator/settings.toml").unlink()
+    program("trust")
+    with FakeAPI("done") as api:
+        assert program("run", "--no-coordinator", "hi", **with_api(program, api)).code == 0
+    assert "PRIVATE" in json.dumps([request.body for request in api.requests])
+
+
+def test_agents_are_found_through_linked_directories_and_a_fifo_is_no_agent(tmp_path: Path) -> None:
+    team = tmp_path / "team"
+    team.mkdir()
+    (team / "a.md").write_text("---\nname: a\ndescription: x\n---\nbody")
+    os.symlink(team, team / "ring")
+    place = tmp_path / "user/agents"
+    place.mkdir(parents=True)
+    os.symlink(team, place / "linked")
+    os.mkfifo(place / "b.md")
+    found = agents.load(tmp_path, trusted=False, user_dir=tmp_path / "user")
+    assert "a" in found.by_name
+    assert [(problem.source.name, problem.fatal) for problem in found.problems] == [("b.md", True)]

@@ -7,8 +7,9 @@ call only. What changes later is appended as news, never put in here.
 Memory files: the managed one, the user's, then from the root of the file system down to the working directory each
 `CLAUDE.md` (or `.claude/CLAUDE.md`), `CLAUDE.local.md` and `AGENTS.md`. Of a directory's `CLAUDE.md` and `AGENTS.md` one
 is dropped when it is a link to, an import of, or the same bytes as the other. `@path` imports are followed four hops,
-not inside code and not out of the directory of the file that asks (the user's own files may import from home). A project's
-file that is a link out of its repository is left out, and the model is told so: it may show what no repository holds.
+not inside code and not out of the directory of the file that asks (the user's own files may import from home). Of a project
+that nobody trusts a file that is a link out of its repository is left out, and the model is told so: it may show what no
+repository holds. What is left out is told to the person, too. Only the beginning of a regular file is ever read.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import platform
 import re
+import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from worker_agent import disk
 from worker_agent import messages as m
 from worker_agent.messages import Message, clean
 
@@ -34,8 +37,11 @@ _IMPORT = re.compile(r"(?<![\w@])@((?:~/|\.{1,2}/|/)?[\w][\w./~-]*)")
 
 @dataclass(frozen=True, slots=True)
 class MemoryFile:
+    """`left_out` says, a line each, what of it or of its imports was not read."""
+
     path: Path
     text: str
+    left_out: tuple[str, ...] = ()
 
 
 async def system_context(cwd: Path, now: float, *more: str) -> str:
@@ -94,7 +100,7 @@ async def _git(cwd: Path, *arguments: str) -> str | None:
 
 def user_context(files: Iterable[MemoryFile], now: float) -> Message | None:
     """The meta message in front of the conversation; None when there is nothing to tell."""
-    parts = [f"Contents of {file.path}:\n\n{file.text}" for file in files]
+    parts = [f"Contents of {file.path}:\n\n{file.text}" for file in files if file.text]
     if not parts:
         return None
     today = datetime.fromtimestamp(now, UTC).date().isoformat()
@@ -107,75 +113,92 @@ def user_context(files: Iterable[MemoryFile], now: float) -> Message | None:
     return m.user(text, kind="meta", meta=True, id="user-context", at=now)
 
 
-def memory_files(cwd: Path, home: Path, managed: Path = Path("/etc/claude-code/CLAUDE.md")) -> list[MemoryFile]:
-    """Every memory file that counts for `cwd`, widest first, imports in place. Files that cannot be read are left out."""
+def memory_files(
+    cwd: Path, home: Path, managed: Path = Path("/etc/claude-code/CLAUDE.md"), *, trusted: bool = False
+) -> list[MemoryFile]:
+    """Every memory file that counts for `cwd`, widest first, imports in place. Files that cannot be read are left out;
+    links out of the project are followed only where it is `trusted`."""
     found: list[MemoryFile] = []
     for path in (managed, home / ".claude" / "CLAUDE.md"):
         found += _read(path, path.parent if path == managed else home)
     for directory in [*reversed(cwd.parents), cwd]:
-        found += [file for file in _of_directory(directory) if file.path != home / ".claude" / "CLAUDE.md"]
+        found += [file for file in _of_directory(directory, trusted) if file.path != home / ".claude" / "CLAUDE.md"]
     return found
 
 
-def _of_directory(directory: Path) -> Iterator[MemoryFile]:
+def _of_directory(directory: Path, trusted: bool) -> Iterator[MemoryFile]:
+    top = next((level for level in (directory, *directory.parents) if (level / ".git").exists()), directory)
+    inside = None if trusted else top
     claude = next((p for p in (directory / "CLAUDE.md", directory / ".claude" / "CLAUDE.md") if p.is_file()), None)
     agents = directory / "AGENTS.md"
-    mine = _own(claude, directory) if claude else []
-    yield from mine
-    if agents.is_file() and not _says_the_same(claude, agents):
-        yield from _own(agents, directory)
-    yield from _own(directory / "CLAUDE.local.md", directory)
+    yield from _read(claude, directory, inside) if claude else []
+    if not _says_the_same(claude, agents, inside):
+        yield from _read(agents, directory, inside)
+    yield from _read(directory / "CLAUDE.local.md", directory, inside)
 
 
-def _own(path: Path, directory: Path) -> list[MemoryFile]:
-    """A project's file, unless it is a link that leaves the repository (without one, the directory)."""
-    top = next((level for level in (directory, *directory.parents) if (level / ".git").exists()), directory)
-    if path.is_file() and not path.resolve().is_relative_to(top.resolve()):
-        return [MemoryFile(path, "(left out: a link to a file outside the project)")]
-    return _read(path, directory)
-
-
-def _says_the_same(claude: Path | None, agents: Path) -> bool:
+def _says_the_same(claude: Path | None, agents: Path, inside: Path | None) -> bool:
     if claude is None:
         return False
     try:
-        text = claude.read_bytes()
-        same = claude.resolve() == agents.resolve() or text == agents.read_bytes()
+        text = disk.read_beginning(claude, limit=MAX_FILE, inside=inside)
+        same = claude.resolve() == agents.resolve() or text == disk.read_beginning(agents, limit=MAX_FILE, inside=inside)
         return same or b"@AGENTS.md" in text or b"@./AGENTS.md" in text
     except OSError:
         return False
 
 
-def _read(path: Path, root: Path) -> list[MemoryFile]:
+def _read(path: Path, root: Path, inside: Path | None = None) -> list[MemoryFile]:
     try:
-        if not path.is_file():
-            return []
-        text = path.read_text(encoding="utf-8", errors="replace")[:MAX_FILE]
+        data = disk.read_beginning(path, limit=MAX_FILE, inside=inside)
+    except disk.Outside:
+        return [
+            MemoryFile(path, "(left out: a link to a file outside the project)", (f"{path} is left out: it is a link out",))
+        ]
+    except disk.NotRegular as error:
+        return [] if stat.S_ISDIR(error.mode) else [MemoryFile(path, "", (f"{path} is left out: it {error.strerror}",))]
     except OSError:
         return []
-    text = _expand(_COMMENT.sub("", clean(text)), path.parent, root, (path,)).strip()
-    return [MemoryFile(path, text)] if text else []
+    left_out: list[str] = []
+    text = _expand(_COMMENT.sub("", _text(data)), path.parent, _Imports(root, (path,), left_out)).strip()
+    return [MemoryFile(path, text, tuple(left_out))] if text or left_out else []
 
 
-def _expand(text: str, directory: Path, root: Path, chain: tuple[Path, ...]) -> str:
+def _text(data: bytes) -> str:
+    return clean(data.decode("utf-8-sig", "replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Imports:
+    """Where imports may lead, the files that ask for one another, and what was not read so far."""
+
+    root: Path
+    chain: tuple[Path, ...]
+    left_out: list[str]
+
+
+def _expand(text: str, directory: Path, imports: _Imports) -> str:
     """`text` with its `@path` imports in place, code left as it is."""
 
-    def replace(match: re.Match[str]) -> str:
-        return _import(match, directory, root, chain)
+    def imported(match: re.Match[str]) -> str:
+        return _import(match, directory, imports)
 
     pieces = _CODE.split(text)
-    return "".join(piece if index % 2 else _IMPORT.sub(replace, piece) for index, piece in enumerate(pieces))
+    return "".join(piece if index % 2 else _IMPORT.sub(imported, piece) for index, piece in enumerate(pieces))
 
 
-def _import(match: re.Match[str], directory: Path, root: Path, chain: tuple[Path, ...]) -> str:
+def _import(match: re.Match[str], directory: Path, imports: _Imports) -> str:
     named = match[1].rstrip(".")
-    path = Path(named).expanduser() if named.startswith("~/") else directory / named
     try:
+        path = Path(named).expanduser() if named.startswith("~/") else directory / named
         real = path.resolve()
-        inside = real.is_relative_to(root.resolve())
-        if len(chain) > MAX_HOPS or real in {p.resolve() for p in chain} or not inside or not real.is_file():
+        if len(imports.chain) > MAX_HOPS or real in {p.resolve() for p in imports.chain}:
             return match[0]
-        text = real.read_text(encoding="utf-8", errors="replace")[:MAX_FILE]
-    except OSError:
+        text = _text(disk.read_beginning(path, limit=MAX_FILE, inside=imports.root))
+    except disk.Outside:
+        if path.exists():  # else it is prose, such as a name
+            imports.left_out.append(f"{imports.chain[-1]}: the import @{named} is left out: it leads out of {imports.root}")
         return match[0]
-    return _expand(_COMMENT.sub("", clean(text)), real.parent, root, (*chain, real)).strip()
+    except (OSError, RuntimeError):  # a ring of links, a home that is not known
+        return match[0]
+    return _expand(_COMMENT.sub("", text), real.parent, replace(imports, chain=(*imports.chain, real))).strip()

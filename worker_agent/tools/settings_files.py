@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from worker_agent import disk
 from worker_agent.config import is_secret_name, secret_values
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
@@ -27,6 +28,7 @@ from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleError, RuleSet, Source
 from worker_agent.tools.trust import repository_root
 
+MAX_BYTES = 1_000_000  # of one file
 MANAGED = Path("/etc/claude-code/managed-settings.json")
 _ELSEWHERE = "auto"  # a mode of others that grants; without it more is asked, so it is no fence
 _STORED = (
@@ -38,12 +40,14 @@ _NARROWING = frozenset({Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK})
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One file. `base` is what its `/x` patterns hang on; `counts` is False for a project nobody trusts."""
+    """One file. `base` is what its `/x` patterns hang on; `counts` is False for a project nobody trusts;
+    `left_out` says that the file was a link out of it and is not read."""
 
     name: str
     base: Path
     data: Mapping[str, Any]
     counts: bool = True
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +118,7 @@ def load(
         all_project_servers=next(
             (v for layer in trusted_layers if isinstance(v := layer.data.get("enableAllProjectMcpServers"), bool)), False
         ),
-        files=tuple(layer.name for layer in layers),
+        files=tuple(layer.name for layer in layers if not layer.left_out),
         problems=(*rules.problems, *hooks.problems, *(line for layer in layers for line in _wrong_types(layer))),
         held_back=tuple(line for layer in layers if not layer.counts for line in _held_back(layer)),
     )
@@ -163,18 +167,22 @@ def _layers(cwd: Path, home: Path, trusted: bool, given: Iterable[str], managed:
     for project in dict.fromkeys((cwd, repository_root(cwd))):
         if project.resolve() == home.resolve():
             continue  # the person's own directory: its file is the user's
-        yield from _file(project / ".claude/settings.local.json", project, trusted)
-        yield from _file(project / ".claude/settings.json", project, trusted)
+        for name in (".claude/settings.local.json", ".claude/settings.json"):
+            yield from _file(project / name, project, trusted, inside=None if trusted else project)
     yield from _file(user_base / "settings.json", user_base, True)
 
 
-def _file(path: Path, base: Path, counts: bool) -> Iterator[Layer]:
+def _file(path: Path, base: Path, counts: bool, inside: Path | None = None) -> Iterator[Layer]:
+    """The file at `path`; with `inside` a link out of that directory stands for no file, and is named."""
     try:
-        content = path.read_bytes()
+        content = disk.read_regular(path, limit=MAX_BYTES, inside=inside)
     except (FileNotFoundError, NotADirectoryError):
         return
+    except disk.Outside:
+        yield Layer(str(path), base, {}, counts, left_out=True)
+        return
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be read: it {error.strerror}") from None
     yield Layer(str(path), base, _parsed(content, str(path)), counts)
 
 
@@ -322,6 +330,8 @@ def _names(layers: Sequence[Layer], key: str) -> Iterator[str]:
 
 
 def _held_back(layer: Layer) -> Iterator[str]:
+    if layer.left_out:
+        yield f"{layer.name} is left out: it is a link out of the project"
     permissions = _permissions(layer)
     held = {
         "allow rules": permissions.get("allow"),

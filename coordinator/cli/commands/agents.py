@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from coordinator.agents import AgentDefinition, Agents, Problem, load, parse
+from coordinator.agents import AgentDefinition, Agents, Problem, load, parse, read
 from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import is_trusted
@@ -55,8 +55,8 @@ def _check(files: tuple[Path, ...]) -> list[Problem]:
     problems: list[Problem] = []
     for path in files:
         try:
-            definition, notes = parse(path.read_text(encoding="utf-8"), path)
-        except (ConfigError, UnicodeDecodeError) as error:
+            definition, notes = parse(read(path), path)
+        except ConfigError as error:
             problems.append(Problem(path, str(error)))
             continue
         problems += notes
