@@ -228,6 +228,13 @@ SHELL_SURPRISES = frozenset(
 )
 
 
+def put_secrets_again() -> None:
+    """Give the credentials in the environment a new place in memory, so that the first one can be written over."""
+    for name, value in os.environ.items():
+        if is_secret_name(name):
+            os.environ[name] = value
+
+
 def tool_environment(environ: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:
     """The environment a tool's process gets: credentials out, and what steers git to a repository; `extra` in. No editor or
     pager may wait for a person, and nothing makes a shell read a command line otherwise than it is written."""

@@ -351,15 +351,15 @@ def _lineage(rows: dict[int, _Row], pid: int) -> set[int]:
 
 
 def _carries(pid: int, entries: frozenset[tuple[str, str]]) -> bool:
-    try:
-        process = psutil.Process(pid)
-        environ = process.environ()
+    """Each mark by itself: a process that lets nobody see its environment (`concealment.py`) still shows its limits."""
+    with contextlib.suppress(psutil.Error, OSError, ValueError):
+        environ = psutil.Process(pid).environ()
         if any(environ.get(name) == value for name, value in entries):
             return True
-        limits = process.rlimit(psutil.RLIMIT_RTTIME) if _marks_limits() else (0, 0)
-    except (psutil.Error, OSError, ValueError):
-        return False
-    return any(_limit_mark(name, value) in limits for name, value in entries)
+    with contextlib.suppress(psutil.Error, OSError, ValueError):
+        limits = psutil.Process(pid).rlimit(psutil.RLIMIT_RTTIME) if _marks_limits() else (0, 0)
+        return any(_limit_mark(name, value) in limits for name, value in entries)
+    return False
 
 
 # The limit on the CPU time of real-time processes, in microseconds, means nothing to any other process. Its soft value
