@@ -1,19 +1,26 @@
-"""The last limit: a test, or the end of a session, that the time limit of its test could not end.
+"""The last limit of time, for what the time limit of a test could not end; and a limit of memory, for what tests leave behind.
 
 pytest-timeout raises in the main thread. What then still waits, for a thread that hangs in a system call or in code that
 catches everything, would stand for ever and the whole run with it. So a second, later limit writes all stacks to stderr and
 ends the process, whatever it does; under xdist another worker goes on with the rest.
+
+A test of a long conversation leaves many megabytes in cycles of few objects (servers, engines, their tasks), which the collector does
+not come to look for: it counts objects, not bytes. So it is called when the process has grown.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import gc
+import os
 import sys
 from collections.abc import Generator
 
 import pytest
 
 GRACE = 30.0  # seconds after the limit of a test, or after its session, within which a process must have gone on or ended
+GROWTH = 32 * 1024 * 1024  # bytes by which a process may grow before what tests left is collected
+_least = sys.maxsize  # bytes resident after the last collection, or least since
 
 
 def limit_of(item: pytest.Item) -> float:
@@ -30,6 +37,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        collect_if_grown()
+
+
+def collect_if_grown() -> None:
+    global _least
+    _least = min(_least, resident())
+    if resident() > _least + GROWTH:
+        gc.collect()
+        _least = resident()
+
+
+def resident() -> int:
+    """Bytes of this process in memory; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
