@@ -309,7 +309,10 @@ def test_the_scratchpad_can_be_written_and_a_spilled_result_be_read_in_the_sandb
 def test_required_refuses_where_not_all_of_it_can_be_held(program: Program) -> None:
     """Inside a confinement of its own the program can make no namespaces: Landlock alone is left."""
     assert KERNEL is not None
-    outer = Confinements(means=KERNEL, home=program.home, aside=program.home / "aside", writable=(program.home,), network=True)
+    ours = (Path(__file__).parents[2], Path(sys.prefix))  # which may lie under /tmp, of which a command has its own
+    outer = Confinements(
+        means=KERNEL, home=program.home, aside=program.home / "aside", writable=(program.home,), readable=ours, network=True
+    )
     for mode, code in (("required", 2), ("auto", 0)):
         wrapped = outer.of(program.cwd).wrap(
             (sys.executable, "-m", "coordinator.cli.main", "run", "goal", "--offline", "--sandbox", mode),
