@@ -25,8 +25,12 @@ def leave_on_signals() -> None:
 
 
 def _shut_out() -> None:
-    """The interpreter goes, and takes our handlers with it: what comes now must not change the code."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, CODES)
+    """The interpreter goes, and takes our handlers with it: what comes now must not change the code.
+
+    Ignored, not blocked: a mask holds for one thread only, and a signal to the process would take another one.
+    """
+    for number in CODES:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
