@@ -285,7 +285,8 @@ class EngineFactory:
         files = await asyncio.to_thread(partial(memory_files, cwd, Path.home(), trusted=self.options.trusted))
         memory = user_context(files, now)
         scratch = f"Scratchpad, shared by all agents of this session: {self.paths.scratch(self.store.session_id)}"
-        return self.redact(await system_context(cwd, now, scratch)), self.redact(memory.text) if memory else None
+        system = await system_context(cwd, now, scratch, trusted=self.options.trusted)
+        return self.redact(system), self.redact(memory.text) if memory else None
 
     def _tool_context(
         self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes, hooks: HookRunner

@@ -223,7 +223,8 @@ class WorkerRun:
         task, now = self._task, self._store.clock.now()
         verdict = await self._hooks.subagent_start(task.definition or "worker", task.agent_id)
         changed = news(history.surroundings["system"], cwd, now) if history.surroundings else None
-        text = "\n\n".join((task.prompt, *verdict.context, *filter(None, [changed])))
+        missing = f"[{_left_out(self._tree)}]" if self._tree and self._tree.left_out else None
+        text = "\n\n".join((task.prompt, *verdict.context, *filter(None, [changed, missing])))
         return user(text, data={"task_id": task.id}, at=now)
 
     async def _working_directory(self) -> Path:
@@ -354,6 +355,8 @@ class WorkerRun:
             closed = await self._worktrees.close(self._tree)
             what = "is gone: nothing was changed in it" if closed.removed else f"was kept: {closed.why}"
             notes.append(f"the worktree {self._tree.path} {what}")
+            if self._tree.left_out:
+                notes.append(_left_out(self._tree))
         if not notes:
             return end
         return replace(end, result=f"{end.result}\n\n" + "\n".join(f"[{note}]" for note in notes))
@@ -392,6 +395,10 @@ class WorkerRun:
         self.is_recorded = True
         self._on_recorded(self._task_id)
         self._observe(TaskChanged(self._store.read(lambda conn: registry.get(conn, self._task_id))))
+
+
+def _left_out(tree: Worktree) -> str:
+    return f"the worktree was made without what the repository would have run: {', '.join(tree.left_out)}"
 
 
 async def shielded(work: Coroutine[Any, Any, T]) -> T:

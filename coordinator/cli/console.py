@@ -83,6 +83,15 @@ class Console:
         """Data as it is, without a line end."""
         self._write(self._out, text)
 
+    def data(self, data: bytes) -> None:
+        """Bytes as they are: for a pipe, whose reader takes them byte for byte."""
+        if self.closed:
+            return
+        with self._quiet_pipe():
+            self._out.flush()
+            self._out.buffer.write(data)
+            self._out.buffer.flush()
+
     def json(self, value: Any) -> None:
         """`value` as JSON: indented for a person's terminal, one line elsewhere."""
         indent = 2 if self.is_terminal else None

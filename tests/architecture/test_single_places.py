@@ -55,6 +55,38 @@ def test_a_file_that_others_may_have_made_is_opened_in_one_place(name: str) -> N
     assert waits_not == (name == "worker_agent.disk")
 
 
+STARTS_PROCESSES = {"create_subprocess_exec", "create_subprocess_shell", "run", "Popen", "call", "check_call", "check_output",
+                    "run_shell", "system", "popen"}  # fmt: skip
+
+
+def starts_git(tree: ast.Module) -> bool:
+    """Whether a call that starts a process is given `git` as a word of its own, or looks it up to be started."""
+    return any(
+        (getattr(call.func, "attr", None) or getattr(call.func, "id", "")) in STARTS_PROCESSES
+        and any(isinstance(node, ast.Constant) and str(node.value).split(" ")[0] == "git" for node in ast.walk(call))
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_git_is_started_in_one_place(name: str) -> None:
+    """Anywhere else it would run what a repository names. Outside of the place nobody writes its command line either."""
+    assert not starts_git(modules()[name])  # the place itself starts the program that it found
+    looked_up = [
+        call.lineno
+        for call in ast.walk(modules()[name])
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "shutil.which" and "'git'" in ast.unparse(call)
+    ]
+    assert bool(looked_up) == (name in ("worker_agent.git.quiet", "coordinator.cli.commands.doctor"))
+
+
+@pytest.mark.parametrize("source", ["subprocess.run(['git', '-C', d, *more])", "os.system('git status')",
+                                    "asyncio.create_subprocess_exec('git', 'log')", "run_shell(('git',), cwd=d)"])  # fmt: skip
+def test_a_start_of_git_would_be_seen(source: str) -> None:
+    assert starts_git(ast.parse(source))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_only_console_and_render_know_rich(name: str) -> None:
     assert name in KNOW_RICH or not any(target.split(".")[0] == "rich" for target in imports(name))

@@ -20,7 +20,7 @@ HOOKS = ("applypatch-msg commit-msg fsmonitor-watchman post-applypatch post-chec
 # Filters with names that a careless reader of the configuration misses.
 FILTERS = ("plain", "dotted.name", "UPPER", 'quo"ted')
 
-_SIGNS = "printf '\\n[GNUPG:] SIG_CREATED \\n' >&2; echo '-----BEGIN PGP SIGNATURE-----'"
+SIGNS = "cat > /dev/null; printf '\\n[GNUPG:] SIG_CREATED \\n' >&2; echo '-----BEGIN PGP SIGNATURE-----'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _arm(repository: Hostile) -> None:
         "diff.external": trap("external diff"), "diff.ext.command": trap("diff command"),
         "diff.text.textconv": trap("textconv", 'cat "$1"'), "diff.text.cachetextconv": "true",
         "merge.own.driver": trap("merge driver"), "interactive.diffFilter": trap("diff filter", "cat"),
-        "pager.log": trap("pager of log"), "alias.stat": "!" + trap("alias"), "gpg.program": trap("gpg", _SIGNS),
+        "pager.log": trap("pager of log"), "alias.stat": "!" + trap("alias"), "gpg.program": trap("gpg", SIGNS),
         "gpg.ssh.program": trap("gpg of ssh", "exit 1"), "gpg.ssh.defaultKeyCommand": trap("key command", "exit 1"),
         "commit.gpgSign": "true", "log.showSignature": "true", "branch.main.mergeOptions": "--no-ff",
         "remote.origin.url": f"ext::{trap('ext transport', 'exit 1')}", "remote.origin.promisor": "true",

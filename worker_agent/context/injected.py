@@ -14,7 +14,6 @@ repository holds. What is left out is told to the person, too. Only the beginnin
 
 from __future__ import annotations
 
-import asyncio
 import platform
 import re
 import stat
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from worker_agent import disk
 from worker_agent import messages as m
+from worker_agent.git import NOT_INTO, place_of, read_branch, run_git
 from worker_agent.messages import Message, clean
 
 MAX_FILE = 200_000  # characters of one memory file
@@ -44,10 +44,11 @@ class MemoryFile:
     left_out: tuple[str, ...] = ()
 
 
-async def system_context(cwd: Path, now: float, *more: str) -> str:
-    """Date, directory, platform, `more` lines and the git state, as the last block of the system prompt."""
+async def system_context(cwd: Path, now: float, *more: str, trusted: bool) -> str:
+    """Date, directory, platform, `more` lines and the git state, as the last block of the system prompt. Git is started
+    only in a `trusted` directory; elsewhere the branch is read from its file."""
     lines = [*_changing(cwd, now), f"Platform: {platform.system().lower()}", *more]
-    lines += await _git_state(cwd)
+    lines += await _git_state(cwd, trusted)
     return "<environment>\n" + "\n".join(lines) + "\n</environment>"
 
 
@@ -63,12 +64,17 @@ def _changing(cwd: Path, now: float) -> list[str]:
     return [f"Date: {datetime.fromtimestamp(now, UTC).date().isoformat()}", f"Working directory: {cwd}"]
 
 
-async def _git_state(cwd: Path) -> list[str]:
+async def _git_state(cwd: Path, trusted: bool) -> list[str]:
+    place = place_of(cwd)
+    if place is None:
+        return ["Git: not a repository"]
+    if not trusted:
+        return [f"Git branch: {clean(read_branch(place) or 'unknown')}", "Git status: not read, the directory is not trusted"]
     branch = await _git(cwd, "rev-parse", "--abbrev-ref", "HEAD")
     if branch is None:
         inside = await _git(cwd, "rev-parse", "--is-inside-work-tree")
-        return ["Git: a repository without a commit"] if inside == "true" else ["Git: not a repository"]
-    status = (await _git(cwd, "status", "--porcelain=v1", "--untracked-files=normal") or "").splitlines()
+        return ["Git: a repository without a commit"] if inside == "true" else ["Git: its state cannot be read"]
+    status = (await _git(cwd, "status", "--porcelain=v1", "--untracked-files=normal", NOT_INTO) or "").splitlines()
     log = (await _git(cwd, "log", "-5", "--format=%h %s") or "").splitlines()
     shown = [f"  {line}" for line in status[:20]] + ([f"  … {len(status) - 20} more"] if len(status) > 20 else [])
     return [
@@ -82,20 +88,8 @@ async def _git_state(cwd: Path) -> list[str]:
 
 async def _git(cwd: Path, *arguments: str) -> str | None:
     """The output of a git command without the line end; None when it fails or takes too long."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            "git", "--no-optional-locks", *arguments,
-            cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-    except OSError:
-        return None
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), GIT_TIMEOUT)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return None
-    return clean(output.decode("utf-8", "replace").rstrip("\n")) if process.returncode == 0 else None
+    done = await run_git(cwd, *arguments, timeout=GIT_TIMEOUT)
+    return clean(done.out.decode("utf-8", "replace").rstrip("\n")) if done.code == 0 else None
 
 
 def user_context(files: Iterable[MemoryFile], now: float) -> Message | None:

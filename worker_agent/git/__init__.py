@@ -4,17 +4,17 @@ A repository's configuration, attributes and hooks name programs, and whoever wr
 
 1. Our own git runs none of them, in a trusted repository neither: hooks, fsmonitor, filters, external diff, textconv, merge
    drivers, pagers, aliases, helpers, signing programs, transports (`quiet.py`). What a result lacks by that is said where
-   it is shown (`filtered`).
+   it is shown (`left_out`).
 2. The caller's `GIT_*` does not steer it: of these only who commits and whose settings count are kept.
 3. Before trust not at all, where reading a file will do (`place.py`).
 4. Every call is bounded in time and output, its standard input is closed, and its whole process tree is ended (`run.py`).
 """
 
 from worker_agent.git.place import Place, git_directory, place_of, read_branch
-from worker_agent.git.quiet import quiet_environment, untamed
-from worker_agent.git.run import Done, filtered, git_now, run_git
+from worker_agent.git.quiet import NOT_INTO, quiet_environment, settings_of, untamed
+from worker_agent.git.run import NONE, Done, filtered, git_now, left_out, run_git
 
 __all__ = [
-    "Done", "Place", "filtered", "git_directory", "git_now", "place_of", "quiet_environment", "read_branch", "run_git",
-    "untamed",
+    "NONE", "NOT_INTO", "Done", "Place", "filtered", "git_directory", "git_now", "left_out", "place_of", "quiet_environment",
+    "read_branch", "run_git", "settings_of", "untamed",
 ]  # fmt: skip

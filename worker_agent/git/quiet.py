@@ -20,6 +20,7 @@ import subprocess
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from worker_agent.config import tool_environment
 from worker_agent.errors import ConfigError
@@ -27,6 +28,8 @@ from worker_agent.git.place import place_of
 
 LIST_TIMEOUT = 5.0  # seconds to list a configuration
 MAX_LIST = 4 * 1024 * 1024  # bytes of it
+
+NOT_INTO = "--ignore-submodules=dirty"  # for `status` and `diff`: a submodule's commit counts, git is not started in it
 
 # Of the caller's variables: who commits, and whose settings of a person count. Nothing that names a repository.
 KEPT = frozenset(
@@ -135,7 +138,7 @@ def untamed(directory: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def own_environment(settings: Iterable[str], **more: str) -> dict[str, str]:
+def own_environment(settings: Iterable[str], more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """The whole environment of our own git, for a repository that sets `settings`; `more` are further variables.
     Directories of `PATH` that are not absolute lie in the repository, and are left out."""
     kept = {name: value for name, value in tool_environment().items() if not name.startswith("GIT_") or name in KEPT}

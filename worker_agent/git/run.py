@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from worker_agent.config import SystemClock
 from worker_agent.errors import ConfigError
+from worker_agent.git.place import place_of
 from worker_agent.git.quiet import filters, own_environment, program, settings_of
 from worker_agent.process_tree import SHELL_MARKER, ProcessTree, start_time
 
 TIMEOUT = 60.0  # seconds
 MAX_OUTPUT = 64 * 1024 * 1024  # bytes of standard output
 MAX_WORDS = 64 * 1024  # bytes of standard error that are kept
+MAX_COMPLAINT = 400  # characters of what git complains of
 GRACE = 2.0  # seconds between TERM, at which git removes its lock files, and KILL
 CHUNK = 64 * 1024
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,12 @@ class Done:
         return os.fsdecode(self.out).strip()
 
     @property
+    def words(self) -> str:
+        """What git complains of, on one line, without its hints."""
+        said = (self.err or os.fsdecode(self.out)).strip().splitlines()
+        return " ".join(line.strip() for line in said if not line.startswith("hint:"))[:MAX_COMPLAINT] or "failed"
+
+    @property
     def names(self) -> list[str]:
         """Standard output as the names that `-z` ends with NUL."""
         return os.fsdecode(self.out).split("\0")[:-1]
@@ -44,14 +54,15 @@ class Done:
 
 async def run_git(
     directory: Path, *arguments: str, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT, input: bytes = b"",
-    **variables: str,
+    settings: Mapping[str, str] = NONE, variables: Mapping[str, str] = NONE,
 ) -> Done:  # fmt: skip
     """Run git in `directory`; never raises but for cancellation, before which its process tree is ended. `timeout` in
-    seconds, `max_output` in bytes. `variables` are added to its environment (`GIT_INDEX_FILE`)."""
+    seconds, `max_output` in bytes. `settings` beat those that keep it quiet; `variables` are added to its environment
+    (`GIT_INDEX_FILE`)."""
     try:
-        settings = await asyncio.to_thread(settings_of, directory)
-        environment = own_environment(settings, **variables)
-        argv = [program(environment), "-C", str(directory), *arguments]
+        environment = own_environment(await asyncio.to_thread(settings_of, directory), variables)
+        given = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        argv = [program(environment), "-C", str(directory), *given, *arguments]
     except ConfigError as error:
         return Done(-1, err=str(error))
     marker = secrets.token_hex(8)
@@ -70,29 +81,47 @@ async def run_git(
     return await _attended(process, tree, arguments[0], timeout, max_output, input)
 
 
-def git_now(directory: Path, *arguments: str, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT, input: bytes = b"",
-            **variables: str) -> Done:  # fmt: skip
+def git_now(
+    directory: Path, *arguments: str, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT, input: bytes = b"",
+    settings: Mapping[str, str] = NONE, variables: Mapping[str, str] = NONE,
+) -> Done:  # fmt: skip
     """`run_git` where no event loop runs."""
-    return asyncio.run(run_git(directory, *arguments, timeout=timeout, max_output=max_output, input=input, **variables))
+    call = run_git(
+        directory, *arguments, timeout=timeout, max_output=max_output, input=input, settings=settings, variables=variables
+    )  # fmt: skip
+    return asyncio.run(call)
 
 
 async def filtered(directory: Path, names: Iterable[str]) -> dict[str, list[str]]:
-    """Which of the files `names` (relative to the top of the tree that `directory` is) belong to a filter that is
-    configured, by the filter's name. Filters are never run by us: such a file stands in a tree of ours as git stores it,
-    and must not be stored by us as it stands in a tree. Raises `ConfigError` when it cannot be told."""
+    """Which of the files `names` (relative to `directory`, the top of a tree) belong to a filter that is configured, by the
+    filter's name. Filters are never run by us: such a file stands in a tree of ours as git stores it, and must not be
+    stored by us as it stands in a tree. Raises `ConfigError` when it cannot be told."""
     configured = filters(await asyncio.to_thread(settings_of, directory))
     asked = b"".join(os.fsencode(name) + b"\0" for name in names)
     if not configured or not asked:
         return {}
     done = await run_git(directory, "check-attr", "-z", "--stdin", "filter", input=asked)
     if done.code:
-        raise ConfigError(f"the filters of {directory} cannot be told: {done.err.strip()[:200]}")
+        raise ConfigError(f"the filters of {directory} cannot be told: {done.words}")
     fields = done.names
     found: dict[str, list[str]] = {}
     for name, value in zip(fields[::3], fields[2::3], strict=True):
         if value in configured:
             found.setdefault(value, []).append(name)
     return found
+
+
+async def left_out(directory: Path, hooks: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """What git would have run in the tree `directory` and ours did not, in words: those of `hooks` that the repository
+    has, and the filters of the files `names`. Raises `ConfigError` when it cannot be told."""
+    place = place_of(directory)
+    if place is None:
+        return ()
+    settings = await asyncio.to_thread(settings_of, directory)
+    home = place.directory / os.path.expanduser(settings.get("core.hookspath") or place.common / "hooks")
+    there = [f"the hook {name}" for name in hooks if os.access(home / name, os.X_OK)]
+    marked = await filtered(directory, names)
+    return (*there, *(f"the filter {name} ({len(found)} file{'s'[: len(found) > 1]})" for name, found in marked.items()))
 
 
 async def _attended(

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 
+from tests.support.hostile import hostile
 from worker_agent.context.injected import memory_files, system_context, user_context
 
 
@@ -78,15 +79,24 @@ def test_the_system_context_tells_date_place_and_git_state(tmp_path):
         )
 
     git("init", "-q", "-b", "main")
-    assert "without a commit" in asyncio.run(system_context(tmp_path, 0.0))
+    assert "without a commit" in asyncio.run(system_context(tmp_path, 0.0, trusted=True))
     write(tmp_path / "a.txt", "a")
     git("add", ".")
     git("commit", "-q", "-m", "First <commit>")
     write(tmp_path / "b.txt", "b")
-    text = asyncio.run(system_context(tmp_path, 0.0))
+    text = asyncio.run(system_context(tmp_path, 0.0, trusted=True))
     for part in ("Date: 1970-01-01", f"Working directory: {tmp_path}", "Git branch: main", "?? b.txt", "First <commit>"):
         assert part in text
 
 
+def test_in_a_directory_that_is_not_trusted_git_is_not_started(tmp_path):
+    repository = hostile(tmp_path)
+    text = asyncio.run(system_context(repository.top, 0.0, trusted=False))
+    assert "Git branch: main" in text and "not trusted" in text and "second" not in text
+    repository.touch()
+    assert "second" in asyncio.run(system_context(repository.top, 0.0, trusted=True))
+    assert repository.sprung() == set()
+
+
 def test_a_place_without_git_says_so(tmp_path):
-    assert "Git: not a repository" in asyncio.run(system_context(tmp_path, 0.0))
+    assert "Git: not a repository" in asyncio.run(system_context(tmp_path, 0.0, trusted=True))

@@ -157,7 +157,7 @@ def test_the_prompts_teach_what_the_specification_asks_for() -> None:
 
 
 def test_news_says_what_of_the_first_context_does_not_hold_any_more(tmp_path: Path) -> None:
-    system = asyncio.run(system_context(tmp_path, 0.0))
+    system = asyncio.run(system_context(tmp_path, 0.0, trusted=True))
     assert news(system, tmp_path, 3600.0) is None
     text = news(system, Path("/elsewhere"), 86_400.0)
     assert text is not None and "Date: 1970-01-02; Working directory: /elsewhere" in text

@@ -54,7 +54,7 @@ def closed_by(repository: Hostile, lines: Iterable[str], git: Callable[[list[str
 
 
 def test_what_plain_git_runs_ours_does_not(repository: Hostile, tmp_path: Path) -> None:
-    ours = closed_by(repository, READS + WRITES + SHOWS, lambda words: git_now(repository.top, *words, **IDENTITY))
+    ours = closed_by(repository, READS + WRITES + SHOWS, lambda words: git_now(repository.top, *words, variables=IDENTITY))
     assert ours == {}
     other = tmp_path / "other"
     other.mkdir()
