@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.observed import Observed, Observer, TaskChanged
-from coordinator.outcome import Ended
 from coordinator.paths import Paths
 from coordinator.processes import Processes
 from coordinator.store import Store
@@ -22,7 +21,7 @@ from coordinator.workers import shielded
 from tasks import ids, registry
 from tasks.errors import DatabaseError, Fenced
 from tasks.ids import TaskType
-from tasks.records import NewTask, TaskRecord
+from tasks.records import Ended, NewTask, TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.causes import Cause
 from worker_agent.process import TASK_MARKER, ShellOutcome, run_shell
@@ -184,21 +183,8 @@ class Shells:
         )
 
     async def _finish(self, task: TaskRecord, end: Ended, exit_code: int | None) -> None:
-        await self._store.write(
-            lambda conn: registry.finish(
-                conn,
-                task.id,
-                attempt=task.attempt,
-                status=end.status,
-                result=end.result,
-                error=end.error,
-                error_class=end.error_class,
-                retryable=end.retryable,
-                end_reason=end.end_reason,
-                output_file=task.output_file,
-                exit_code=exit_code,
-            )
-        )
+        end = replace(end, exit_code=exit_code)
+        await self._store.write(lambda conn: registry.finish(conn, task.id, task.attempt, end))
 
     def _tell(self, task: TaskRecord) -> None:
         self._observer(Observed(self._store.session_id, task.id, TaskChanged(task)))

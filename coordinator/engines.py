@@ -31,7 +31,7 @@ from coordinator.transcript_file import TranscriptFile
 from coordinator.workers import WorkerParts, book
 from tasks import outbox
 from tasks import registry as task_rows
-from tasks.records import TaskRecord
+from tasks.records import Attempt, TaskRecord
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
@@ -96,7 +96,7 @@ class EngineFactory:
 
     def journal(self, task: TaskRecord) -> TaskJournal:
         file = TranscriptFile(Path(task.output_file), self.redact) if task.output_file else None
-        return TaskJournal(self.store, task.agent_id, task.id, file, task.attempt)
+        return TaskJournal(self.store, task.agent_id, Attempt(task.id, task.attempt), file)
 
     def inbox(self, agent_id: str) -> TaskInbox:
         return TaskInbox(self.store, agent_id, self.redact)

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection
 
 from coordinator.store import Store
 from coordinator.transcript_file import TranscriptFile
-from tasks import registry, transcripts
-from tasks.records import MessageRecord, StepRecord
+from tasks import transcripts
+from tasks.records import Attempt, MessageRecord, StepRecord
 from worker_agent.context.rebuild import after_boundary
 from worker_agent.loop.ports import Step
 from worker_agent.messages import Block, Message, Usage, canonical, notice
@@ -28,55 +27,41 @@ SURROUNDINGS = "surroundings"
 
 
 class TaskJournal:
-    """The transcript of one agent, written by one run of it (`task_id` None: the coordinator itself). Every write is
-    fenced in its own transaction: by the session's owner, and by the run's `attempt`."""
+    """The transcript of one agent, written by one `run` of it (None: the coordinator itself). Every write is
+    fenced by its own statement: by the session's owner, and by the run's attempt."""
 
-    def __init__(
-        self, store: Store, agent_id: str, task_id: str | None, file: TranscriptFile | None = None, attempt: int = 0
-    ) -> None:
+    def __init__(self, store: Store, agent_id: str, run: Attempt | None, file: TranscriptFile | None = None) -> None:
         self._store = store
         self._agent_id = agent_id
-        self._task_id = task_id
+        self._run = run
         self._file = file
-        self._attempt = attempt
-
-    def _check(self, conn: Connection) -> None:
-        if self._task_id is not None:
-            registry.check_run(conn, self._task_id, self._attempt, or_killed=True)
 
     async def append(self, messages: Sequence[Message], consumed: Sequence[str] = ()) -> None:
         """Durable on return, in one transaction with marking the deliveries `consumed`. Raises `Fenced` if another
         process owns the session by now."""
         if not messages and not consumed:
             return
-        rows = [to_record(message, self._task_id) for message in messages]
-        store = self._store
-
-        def job(conn: Connection) -> None:
-            self._check(conn)
-            transcripts.append(conn, self._agent_id, rows, session_id=store.session_id, fence=store.fence, consumed=consumed)
-
-        await store.write(job)
+        rows = [to_record(message, self._run.task_id if self._run else None) for message in messages]
+        fenced = self._fenced()
+        await self._store.write(lambda conn: transcripts.append(conn, self._agent_id, rows, **fenced, consumed=consumed))
         if self._file:
             self._file.add(messages)
 
     async def step(self, step: Step) -> None:
         """Durable on return."""
-        store = self._store
         row = StepRecord(
             kind=step.kind,
             message_id=step.message_id,
             content=canonical(step.blocks).decode(),
             part=step.blocks[0]["tool_use_id"] if step.kind == "result" else "",
             model=step.model,
-            at=store.clock.now(),
+            at=self._store.clock.now(),
         )
+        fenced = self._fenced()
+        await self._store.write(lambda conn: transcripts.step(conn, self._agent_id, row, **fenced))
 
-        def job(conn: Connection) -> None:
-            self._check(conn)
-            transcripts.step(conn, self._agent_id, row, session_id=store.session_id, fence=store.fence)
-
-        await store.write(job)
+    def _fenced(self) -> dict[str, Any]:
+        return {"session_id": self._store.session_id, "fence": self._store.fence, "run": self._run}
 
 
 @dataclass(frozen=True, slots=True)

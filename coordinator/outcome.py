@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from tasks.records import Ended
 from tasks.states import TaskStatus
 from worker_agent.causes import Cause
 from worker_agent.errors import ErrorKind
@@ -25,17 +26,6 @@ CALL_WIDTH, REASON_WIDTH = 80, 140  # characters
 WORTH_RETRYING = frozenset(
     {TerminalReason.MAX_TURNS, Cause.BUDGET, TerminalReason.ABORTED_STREAMING, TerminalReason.ABORTED_TOOLS}
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    status: TaskStatus
-    result: str
-    end_reason: str
-    error: str | None = None
-    error_class: str | None = None
-    retryable: bool | None = None
-    denied: tuple[str, ...] = ()  # calls that were refused, one line each
 
 
 def ended(result: Result) -> Ended:

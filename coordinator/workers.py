@@ -25,14 +25,13 @@ from coordinator.held_directory import HeldDirectory
 from coordinator.inbox import TaskInbox
 from coordinator.journal import History, TaskJournal
 from coordinator.observed import Observed, Observer, TaskChanged
-from coordinator.outcome import Ended
 from coordinator.processes import Processes
 from coordinator.progress import Coalesced, Price, Progress
 from coordinator.store import Store
 from coordinator.worktrees import Worktree, Worktrees
 from tasks import ledger, outbox, registry
 from tasks.errors import DatabaseError, Fenced
-from tasks.records import TaskRecord
+from tasks.records import Ended, TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.causes import Cause
 from worker_agent.context.injected import news
@@ -359,7 +358,7 @@ class WorkerRun:
                 notes.append(_left_out(self._tree))
         if not notes:
             return end
-        return replace(end, result=f"{end.result}\n\n" + "\n".join(f"[{note}]" for note in notes))
+        return replace(end, result=f"{end.result or ''}\n\n" + "\n".join(f"[{note}]" for note in notes))
 
     def _finish(self, conn: Connection, end: Ended) -> bool:
         """The one transaction. False: a message came in, the run is not at its end."""
@@ -369,22 +368,9 @@ class WorkerRun:
                 return False
         else:
             outbox.return_undelivered(conn, task.agent_id, f"the worker failed: {end.error}")
-        finished = registry.finish(
-            conn,
-            task.id,
-            attempt=task.attempt,
-            status=end.status,
-            result=end.result,
-            error=end.error,
-            error_class=end.error_class,
-            retryable=end.retryable,
-            end_reason=end.end_reason,
-            notify=task.background,
-            output_file=task.output_file,
-            denied=end.denied,
-        )
+        finished = registry.finish(conn, task.id, task.attempt, end, notify=task.background)
         if not finished:  # it was killed meanwhile: what it had is its partial result
-            registry.attach_partial(conn, task.id, end.result)
+            registry.attach_partial(conn, task.id, end.result or "")
         return True
 
     async def _hooks_on_end(self, end: Ended) -> None:

@@ -115,6 +115,30 @@ class NewTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a task, which guards what it writes: a later claim of the task ends its right to."""
+
+    task_id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How one run of a task ended, as it is stored. `status` is a terminal one. One that failed has an `error_class` and
+    says whether trying again may help. `denied` are the calls that were refused to it, a line each; `exit_code` is a
+    command's."""
+
+    status: TaskStatus
+    result: str | None
+    end_reason: str
+    error: str | None = None
+    error_class: str | None = None
+    retryable: bool | None = None
+    exit_code: int | None = None
+    denied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRecord:
     id: str
     agent_id: str

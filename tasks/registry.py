@@ -25,7 +25,7 @@ from tasks.hot import Hot
 from tasks.ids import new_id
 from tasks.models import Big, CleanText, sessions, tasks
 from tasks.models import agents as agents_table
-from tasks.records import AgentRecord, Delivery, NewTask, Owner, SessionStatus, TaskRecord
+from tasks.records import AgentRecord, Attempt, Delivery, Ended, NewTask, Owner, SessionStatus, TaskRecord
 from tasks.states import INTERRUPTED, LIVE, TaskStatus, sources
 
 ACTIVITIES = 5  # kept
@@ -33,6 +33,7 @@ _AS_ASKED = (
     "session_id", "type", "description", "prompt", "parent_id", "continues", "definition", "cwd", "worktree", "branch",
     "isolation", "background", "result_schema", "allowed_tools", "output_file", "fence",
 )  # fmt: skip
+_OF_AN_END = ("result", "error", "error_class", "retryable", "end_reason")
 
 _INSERT = Hot(insert(tasks).inline().values({c.name: bindparam(c.name, type_=c.type) for c in tasks.c}))
 _GET = select(tasks).where(tasks.c.id == bindparam("task_id"))
@@ -46,16 +47,16 @@ _STILL_RUNS = and_(
     _UNFENCED,
 )
 _RUNS = Hot(select(tasks.c.attempt).where(_STILL_RUNS).with_for_update(read=True))
-_WRITES = Hot(
-    select(tasks.c.attempt)
-    .where(
-        tasks.c.id == bindparam("task_id"),
-        tasks.c.attempt == bindparam("of_attempt"),
-        or_(tasks.c.status == TaskStatus.RUNNING, tasks.c.status == TaskStatus.KILLED),
-        _UNFENCED,
-    )
-    .with_for_update(read=True)
+_WRITING = and_(
+    tasks.c.id == bindparam("task_id"),
+    tasks.c.attempt == bindparam("of_attempt"),
+    or_(tasks.c.status == TaskStatus.RUNNING, tasks.c.status == TaskStatus.KILLED),
+    _UNFENCED,
 )
+_WRITES = Hot(select(tasks.c.attempt).where(_WRITING).with_for_update(read=True))
+# A condition for statements of other tables, with the parameters `task_id` and `of_attempt`: as `check_run(or_killed=True)`,
+# without a statement of its own.
+MAY_WRITE = select(tasks.c.attempt).where(_WRITING).exists()
 _PROGRESS = Hot(
     update(tasks)
     .where(_STILL_RUNS)
@@ -182,42 +183,23 @@ def claim(conn: Connection, task_id: str, *, owner: Owner, fence: int) -> int | 
     return attempt
 
 
-def finish(
-    conn: Connection,
-    task_id: str,
-    *,
-    attempt: int,
-    status: TaskStatus,
-    result: str | None,
-    error: str | None = None,
-    error_class: str | None = None,
-    retryable: bool | None = None,
-    end_reason: str | None,
-    notify: bool = True,
-    output_file: str | None = None,
-    exit_code: int | None = None,
-    denied: Sequence[str] = (),
-) -> bool:
+def finish(conn: Connection, task_id: str, attempt: int, end: Ended, *, notify: bool = True) -> bool:
     """End a run. False, with nothing written, if it lost the race or is fenced. A pending task can fail with attempt
-    0. A failed task always has an error class and says whether trying again may help. `denied` are the calls that were
-    refused to it, a line each. Raises `IllegalMove`, `NotFound`."""
-    status = TaskStatus(status)
-    ending: dict[str, object] = {
-        "result": result,
-        "error": error,
-        "error_class": error_class,
-        "retryable": retryable,
-        "end_reason": end_reason,
-    }
-    if status is TaskStatus.FAILED:
-        ending |= {"error_class": error_class or "unknown", "retryable": bool(retryable)}
-    optional = {"output_file": output_file, "exit_code": exit_code, "denied": list(denied) or None}
-    ending |= {name: value for name, value in optional.items() if value is not None}
+    0. Raises `IllegalMove`, `NotFound`."""
     before = get(conn, task_id)
-    if not _end(conn, before, status, attempt, notify, ending):
-        _refuse_illegal(conn, before, status, attempt)
+    if not _end(conn, before, end.status, attempt, notify, _ending(end)):
+        _refuse_illegal(conn, before, end.status, attempt)
         return False
     return True
+
+
+def _ending(end: Ended) -> dict[str, object]:
+    """The columns that an end sets."""
+    ending: dict[str, object] = {name: getattr(end, name) for name in _OF_AN_END}
+    if end.status is TaskStatus.FAILED:
+        ending |= {"error_class": end.error_class or "unknown", "retryable": bool(end.retryable)}
+    known = {"exit_code": end.exit_code, "denied": list(end.denied) or None}
+    return ending | {name: value for name, value in known.items() if value is not None}
 
 
 def _refuse_illegal(conn: Connection, before: TaskRecord, status: TaskStatus, attempt: int) -> None:
@@ -345,12 +327,12 @@ def progress(
     return bool(changed.rowcount == 1)
 
 
-def check_run(conn: Connection, task_id: str, attempt: int, *, or_killed: bool = False) -> None:
-    """Raise `Fenced` unless this attempt still runs. For other writes of a run (its transcript, its process trees): in
-    their transaction, it makes them as safe from a stale run as `progress` and `finish` are. `or_killed` lets one that
-    was killed go on: it still writes how it was interrupted."""
-    if (_WRITES if or_killed else _RUNS).number(conn, task_id=task_id, of_attempt=attempt) is None:
-        raise Fenced(f"attempt {attempt} of task {task_id} does not run any more")
+def check_run(conn: Connection, run: Attempt, *, or_killed: bool = False) -> None:
+    """Raise `Fenced` unless this attempt still runs. For other writes of a run: in their transaction, it makes them as
+    safe from a stale run as `progress` and `finish` are. `or_killed` lets one that was killed go on: it still writes how
+    it was interrupted."""
+    if (_WRITES if or_killed else _RUNS).number(conn, task_id=run.task_id, of_attempt=run.number) is None:
+        raise Fenced(f"attempt {run.number} of task {run.task_id} does not run any more")
 
 
 def annotate(

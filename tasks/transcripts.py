@@ -2,8 +2,10 @@
 
 1. `append` is one transaction: the fence is checked, messages get their `seq`, parts that they supersede go, deliveries
    that they hold are consumed. So a notification is consumed exactly when it is in the transcript.
-2. A message that is stored already is left as it is: storing twice after a doubtful end is safe.
-3. A part is on disk before what it causes is done. A later state of the same part replaces the earlier.
+2. A writer is fenced twice, by the session's owner and by the attempt that writes. Both are conditions of the very
+   statement that writes: what it changed is looked at, and only where that is nothing the reason is asked for.
+3. A message that is stored already is left as it is: storing twice after a doubtful end is safe.
+4. A part is on disk before what it causes is done. A later state of the same part replaces the earlier.
 """
 
 from __future__ import annotations
@@ -11,39 +13,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Integer, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, insert, select, update
 
-from tasks import leases, outbox
+from tasks import leases, outbox, registry
 from tasks.errors import NotFound
 from tasks.hot import Hot, insert_all
 from tasks.models import agents, messages, sessions
 from tasks.models import steps as steps_table
-from tasks.records import MessageRecord, StepRecord
+from tasks.records import Attempt, MessageRecord, StepRecord
 
 _INSERT = insert_all(messages)
 # Plain equality, row by row: rows are few, and a list in a statement costs more than the statement.
 _KNOWN = Hot(select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message")))
 _SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == bindparam("session")).scalar_subquery()
-_TAKE_SEQ = Hot(
+_OWNED = bindparam("fence", type_=Integer) == _SESSION_FENCE
+_SEQ_TAKEN = (
     update(agents)
-    .where(agents.c.id == bindparam("agent"), bindparam("fence", type_=Integer) == _SESSION_FENCE)
+    .where(agents.c.id == bindparam("agent"), _OWNED)
     .values(next_seq=agents.c.next_seq + bindparam("count", type_=Integer))
     .returning(agents.c.next_seq)
 )
+_TAKE_SEQ = Hot(_SEQ_TAKEN)
+_TAKE_SEQ_OF_RUN = Hot(_SEQ_TAKEN.where(registry.MAY_WRITE))
 _DROP_STEPS = Hot(
     delete(steps_table).where(steps_table.c.agent_id == bindparam("agent"), steps_table.c.message_id == bindparam("message"))
 )
-_STEP_AGAIN = Hot(
+_AGAIN = (
     update(steps_table)
     .where(
         steps_table.c.agent_id == bindparam("agent"),
         steps_table.c.message_id == bindparam("message"),
         steps_table.c.kind == bindparam("of_kind"),
         steps_table.c.part == bindparam("of_part"),
+        _OWNED,
     )
     .values(content=bindparam("content"), at=bindparam("at"))
 )
-_STEP = insert_all(steps_table, without="id")
+_STEP_AGAIN = Hot(_AGAIN)
+_STEP_AGAIN_OF_RUN = Hot(_AGAIN.where(registry.MAY_WRITE))
+_IS_STORED = (
+    select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message")).exists()
+)
+_PART = (
+    ("agent_id", "agent"), ("message_id", "message"), ("kind", "of_kind"), ("part", "of_part"), ("content", "content"),
+    ("model", "model"), ("at", "at"),
+)  # fmt: skip
+
+
+def _inserted(*guards: ColumnElement[bool]) -> Hot:
+    """The insert of a part, of a message that is not stored yet."""
+    row = select(*(bindparam(value, type_=steps_table.c[name].type) for name, value in _PART)).where(~_IS_STORED, *guards)
+    return Hot(insert(steps_table).inline().from_select([name for name, _ in _PART], row, include_defaults=False))
+
+
+_STEP = _inserted(_OWNED)
+_STEP_OF_RUN = _inserted(_OWNED, registry.MAY_WRITE)
 
 
 def append(
@@ -53,18 +77,19 @@ def append(
     *,
     session_id: str,
     fence: int,
+    run: Attempt | None = None,
     consumed: Sequence[str] = (),
 ) -> None:
-    """Store `rows` at the end of the transcript; `consumed` are ids of the deliveries that the first of them holds.
-    Raises `Fenced`, `NotFound`."""
+    """Store `rows` at the end of the transcript; `consumed` are ids of the deliveries that the first of them holds. `run`
+    is the one that writes; one that was killed still writes how it was interrupted. Raises `Fenced`, `NotFound`."""
     known = {row.id for row in rows if _KNOWN.number(conn, agent=agent_id, message=row.id) is not None}
     fresh = list({row.id: row for row in rows if row.id not in known}.values())
     if fresh:
-        first = _take_seq(conn, agent_id, len(fresh), session_id, fence)
+        first = _take_seq(conn, agent_id, len(fresh), session_id, fence, run)
         for n, row in enumerate(fresh):
             _INSERT.run(conn, **_row(agent_id, first + n, row))
     else:
-        leases.check(conn, session_id, fence)
+        _check(conn, session_id, fence, run)
     for row in rows:
         _DROP_STEPS.run(conn, agent=agent_id, message=row.id)
     if consumed:
@@ -72,13 +97,26 @@ def append(
         outbox.consume(conn, agent_id, consumed, seq)
 
 
-def _take_seq(conn: Connection, agent_id: str, count: int, session_id: str, fence: int) -> int:
+def _take_seq(conn: Connection, agent_id: str, count: int, session_id: str, fence: int, run: Attempt | None) -> int:
     """The first of `count` places in the transcript; the row is ours until the transaction ends."""
-    after = _TAKE_SEQ.number(conn, agent=agent_id, count=count, session=session_id, fence=fence)
+    statement = _TAKE_SEQ if run is None else _TAKE_SEQ_OF_RUN
+    after = statement.number(conn, agent=agent_id, count=count, session=session_id, fence=fence, **_of(run))
     if after is None:
-        leases.check(conn, session_id, fence)
+        _check(conn, session_id, fence, run)
         raise NotFound(f"no agent {agent_id}")
     return after - count
+
+
+def _of(run: Attempt | None) -> dict[str, Any]:
+    """The parameters of `registry.MAY_WRITE`."""
+    return {} if run is None else {"task_id": run.task_id, "of_attempt": run.number}
+
+
+def _check(conn: Connection, session_id: str, fence: int, run: Attempt | None) -> None:
+    """Raise `Fenced` unless the owner, and the run, may write."""
+    leases.check(conn, session_id, fence)
+    if run is not None:
+        registry.check_run(conn, run, or_killed=True)
 
 
 def _row(agent_id: str, seq: int, record: MessageRecord) -> dict[str, Any]:
@@ -96,16 +134,15 @@ def _row(agent_id: str, seq: int, record: MessageRecord) -> dict[str, Any]:
     }
 
 
-def step(conn: Connection, agent_id: str, record: StepRecord, *, session_id: str, fence: int) -> None:
+def step(
+    conn: Connection, agent_id: str, record: StepRecord, *, session_id: str, fence: int, run: Attempt | None = None
+) -> None:
     """Store a part of an unfinished turn; of a message that is stored already, nothing. Raises `Fenced`."""
-    leases.check(conn, session_id, fence)
-    if _KNOWN.number(conn, agent=agent_id, message=record.message_id) is not None:
-        return
+    again, first = (_STEP_AGAIN, _STEP) if run is None else (_STEP_AGAIN_OF_RUN, _STEP_OF_RUN)
     part = {"agent": agent_id, "message": record.message_id, "of_kind": record.kind, "of_part": record.part}
-    if _STEP_AGAIN.run(conn, **part, content=record.content, at=record.at).rowcount:
-        return
-    row = {name: getattr(record, name) for name in ("message_id", "kind", "part", "content", "model", "at")}
-    _STEP.run(conn, **row, agent_id=agent_id)
+    part |= {"content": record.content, "at": record.at, "session": session_id, "fence": fence} | _of(run)
+    if not again.run(conn, **part).rowcount and not first.run(conn, **part, model=record.model).rowcount:
+        _check(conn, session_id, fence, run)  # else the whole message is stored: nothing is to be added
 
 
 def load(conn: Connection, agent_id: str, from_seq: int = 0, *, limit: int | None = None) -> list[MessageRecord]:

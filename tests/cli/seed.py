@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from tasks import leases, ledger, registry, sessions, transcripts
 from tasks.db import Database
-from tasks.records import MessageRecord, NewTask, Owner, TaskRecord
+from tasks.records import Ended, MessageRecord, NewTask, Owner, TaskRecord
 from tasks.states import TaskStatus
 from tests.cli.program import Program
 from worker_agent.messages import Usage
@@ -52,9 +52,8 @@ class Seed:
 
     def finish(self, task: TaskRecord, status: str = "completed", **fields: Any) -> None:
         given = {"result": "the result", "end_reason": "completed" if status == "completed" else "error"} | fields
-        self.database.write(
-            lambda conn: registry.finish(conn, task.id, attempt=task.attempt, status=TaskStatus(status), **given)
-        )
+        end = Ended(status=TaskStatus(status), **given)
+        self.database.write(lambda conn: registry.finish(conn, task.id, task.attempt, end))
 
     def say(self, agent_id: str, *blocks: dict[str, Any], role: str = "assistant", task_id: str | None = None) -> None:
         kind = "answer" if role == "assistant" else "tool_results" if blocks[0]["type"] == "tool_result" else "prompt"

@@ -18,7 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from tasks import events, leases, outbox, registry
 from tasks.errors import Fenced, IllegalMove
-from tasks.records import NewTask, Owner
+from tasks.records import Ended, NewTask, Owner
 from tasks.states import LIVE, TERMINAL, TaskStatus
 from tests.unit.tasks.support import Store, open_store
 
@@ -102,9 +102,9 @@ class Registry(RuleBasedStateMachine):
     @rule(run=attempts, status=st.sampled_from(sorted(TERMINAL)), notify=st.booleans())
     def finish(self, run: tuple[str, int], status: TaskStatus, notify: bool) -> None:
         task_id, attempt = run
-        ending = {"status": status, "result": "r", "end_reason": "e", "notify": notify}
+        ending = Ended(status=status, result="r", end_reason="e")
         expected = self.status[task_id] is TaskStatus.RUNNING and self.may_write(task_id, attempt)
-        assert self.store.write(registry.finish, task_id, attempt=attempt, **ending) is expected
+        assert self.store.write(registry.finish, task_id, attempt, ending, notify=notify) is expected
         if expected:
             self.end(task_id, status, notify)
 
@@ -112,7 +112,7 @@ class Registry(RuleBasedStateMachine):
     def finish_before_it_started(self, task_id: str, status: TaskStatus) -> None:
         pending = self.status[task_id] is TaskStatus.PENDING
         try:
-            ended = self.store.write(registry.finish, task_id, attempt=0, status=status, result=None, end_reason="e")
+            ended = self.store.write(registry.finish, task_id, 0, Ended(status=status, result=None, end_reason="e"))
         except IllegalMove:
             assert pending and status is TaskStatus.COMPLETED
             return

@@ -18,7 +18,7 @@ from coordinator.transcript_file import TranscriptFile, as_markdown
 from tasks import leases, outbox, registry, sessions, transcripts
 from tasks.db import Database
 from tasks.errors import Fenced
-from tasks.records import DeliveryStatus, NewTask
+from tasks.records import Attempt, DeliveryStatus, Ended, NewTask
 from tasks.states import TaskStatus
 from tasks.writer import Writer
 from worker_agent.config import SystemClock
@@ -107,7 +107,7 @@ def ended_task(store: Store, result: str) -> str:
             conn, NewTask(session_id=store.session_id, description="d", prompt="p", parent_id=store.session_id)
         )
         attempt = registry.claim(conn, task.id, owner=store.owner, fence=store.fence)
-        registry.finish(conn, task.id, attempt=attempt, status=TaskStatus.COMPLETED, result=result, end_reason="completed")
+        registry.finish(conn, task.id, attempt, Ended(status=TaskStatus.COMPLETED, result=result, end_reason="completed"))
         return task.id
 
     return store.database.write(job)
@@ -197,11 +197,18 @@ def test_a_stale_run_of_a_task_writes_nothing_and_a_killed_one_what_it_had(store
     task = store.database.write(lambda conn: registry.create(conn, new))
     first, second = store.database.write(claim), store.database.write(claim)
     assert (first, second) == (1, 2)
-    stale = TaskJournal(store, task.agent_id, task.id, None, 1)
-    fresh = TaskJournal(store, task.agent_id, task.id, None, 2)
+    stale = TaskJournal(store, task.agent_id, Attempt(task.id, 1))
+    fresh = TaskJournal(store, task.agent_id, Attempt(task.id, 2))
     with pytest.raises(Fenced):
         run(store, stale.append([user("from a run that is over")]))
+    part = Step(kind="answer", message_id="m1", blocks=({"type": "tool_use", "id": "t1", "name": "Bash", "input": {}},))
+    with pytest.raises(Fenced):
+        run(store, stale.step(part))
+    assert store.read(lambda conn: transcripts.steps(conn, task.agent_id)) == []
     run(store, fresh.append([user("go")]))
+    run(store, fresh.step(part))
+    with pytest.raises(Fenced):
+        run(store, stale.step(part))
     store.database.write(lambda conn: registry.kill(conn, task.id, by="user", notify=False, end_reason="killed"))
     run(store, fresh.append([user("interrupted")]))
     assert len(store.read(lambda conn: transcripts.load(conn, task.agent_id))) == 2

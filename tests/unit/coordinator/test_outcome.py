@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.outcome import MAX_DENIED, SALVAGED, Ended, broken, denied_calls, ended, partial_text
+from coordinator.outcome import MAX_DENIED, SALVAGED, broken, denied_calls, ended, partial_text
 from tasks.notifications import FIELD_CAP
+from tasks.records import Ended
 from tasks.states import TaskStatus
 from worker_agent.events import PermissionDenial, Result
 from worker_agent.loop.state import TerminalReason

@@ -20,7 +20,7 @@ import sys, time
 from tasks import leases, outbox, registry, sessions, transcripts
 from tasks.db import Database
 from tasks.errors import Fenced
-from tasks.records import MessageRecord, NewTask
+from tasks.records import Ended, MessageRecord, NewTask
 from tasks.states import TaskStatus
 db = Database.open(sys.argv[1])
 ttl = float(sys.argv[2])
@@ -31,8 +31,8 @@ db.write(lambda c: registry.create(c, NewTask(id="a1", session_id="s1", descript
 attempt = db.write(lambda c: registry.claim(c, "a1", owner=me, fence=fence))
 row = MessageRecord(id="m1", role="user", kind="attachment", content="[]", at=1.0)
 def finish():
-    return db.write(lambda c: registry.finish(
-        c, "a1", attempt=attempt, status=TaskStatus.COMPLETED, result="r", end_reason="completed"))
+    end = Ended(status=TaskStatus.COMPLETED, result="r", end_reason="completed")
+    return db.write(lambda c: registry.finish(c, "a1", attempt, end))
 def store(consumed=()):
     db.write(lambda c: transcripts.append(c, "s1", [row], session_id="s1", fence=fence, consumed=consumed))
 """

@@ -22,7 +22,7 @@ from sqlalchemy import create_engine, text
 from tasks import agents, events, leases, ledger, models, outbox, registry, sessions, transcripts
 from tasks.db import Database, DatabaseError
 from tasks.errors import Ambiguous, Fenced
-from tasks.records import Owner, StepRecord
+from tasks.records import Ended, Owner, StepRecord
 from tasks.states import TaskStatus
 from tasks.watch import Watcher
 from tasks.writer import Writer
@@ -127,8 +127,8 @@ def test_a_run_and_its_notification_are_told_once(store: Store) -> None:
         "cache_read_tokens": 4,
     }
     assert store.write(registry.progress, task.id, attempt=attempt, **figures)
-    ending = {"status": TaskStatus.COMPLETED, "result": "a\x00b", "end_reason": "completed"}
-    assert store.write(registry.finish, task.id, attempt=attempt, **ending)
+    ending = Ended(status=TaskStatus.COMPLETED, result="a\x00b", end_reason="completed")
+    assert store.write(registry.finish, task.id, attempt, ending)
     assert not store.write(registry.kill, task.id, by="x", notify=True, end_reason="k").changed
     [waiting] = store.read(outbox.waiting, store.session_id)
     step = StepRecord(kind="answer", message_id="m1", content="[]", at=1.0)
@@ -154,7 +154,7 @@ def test_a_fenced_owner_writes_nothing(store: Store) -> None:
     task = store.task()
     attempt = store.claim(task)
     store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
-    assert not store.write(registry.finish, task.id, attempt=attempt, status=TaskStatus.KILLED, result=None, end_reason="x")
+    assert not store.write(registry.finish, task.id, attempt, Ended(status=TaskStatus.KILLED, result=None, end_reason="x"))
     with pytest.raises(Fenced):
         store.write(transcripts.append, store.session_id, [message("m1")], session_id=store.session_id, fence=store.fence)
 
@@ -217,7 +217,7 @@ def test_the_writer_groups_isolates_and_hears_only_others(store: Store) -> None:
         return await asyncio.gather(*(writer.write(job) for job in jobs), return_exceptions=True)
 
     results = asyncio.run(run())
-    assert [type(r).__name__ for r in results] == ["NoneType", "ZeroDivisionError"] * 20 + ["ProgrammingError"]
+    assert [type(r).__name__ for r in results] == ["NoneType", "ZeroDivisionError"] * 20 + ["DatabaseError"]
     assert sorted({e.kind for e in store.read(events.since)}) == ["kept", "session_created"]
     assert not heard.acquire(timeout=0.2)
     store.db.write(lambda conn: events.add(conn, store.session_id, None, "theirs"))

@@ -6,12 +6,12 @@ from sqlalchemy import Connection, select
 from tasks import agents, events, leases, models, outbox, registry, sessions
 from tasks.errors import Ambiguous, Fenced, IllegalMove, NameTaken, NotFound
 from tasks.ids import TaskType
-from tasks.records import DeliveryStatus, NewTask, Owner, TaskRecord
+from tasks.records import Attempt, DeliveryStatus, Ended, NewTask, Owner, TaskRecord
 from tasks.registry import KillOutcome, TaskFilter
 from tasks.states import TaskStatus
 from tests.unit.tasks.support import Store
 
-END = {"status": TaskStatus.COMPLETED, "result": "done", "end_reason": "completed"}
+END = Ended(status=TaskStatus.COMPLETED, result="done", end_reason="completed")
 
 
 def kinds(store: Store, task: TaskRecord) -> list[str]:
@@ -64,7 +64,7 @@ def test_two_agents_of_a_session_cannot_share_a_name(store: Store) -> None:
 def test_a_run_goes_from_pending_to_its_end_with_event_and_notification(store: Store) -> None:
     task = store.task()
     attempt = store.claim(task)
-    assert store.write(registry.finish, task.id, attempt=attempt, **END)
+    assert store.write(registry.finish, task.id, attempt, END)
     ended = store.read(registry.get, task.id)
     assert (ended.status, ended.result, ended.attempt, ended.notified) == (TaskStatus.COMPLETED, "done", 1, False)
     assert ended.started_at is not None and ended.ended_at is not None and ended.ended_at > ended.started_at
@@ -75,8 +75,8 @@ def test_a_run_goes_from_pending_to_its_end_with_event_and_notification(store: S
 def test_the_first_terminal_state_wins(store: Store) -> None:
     task = store.task()
     attempt = store.claim(task)
-    assert store.write(registry.finish, task.id, attempt=attempt, **END)
-    assert not store.write(registry.finish, task.id, attempt=attempt, **(END | {"status": TaskStatus.FAILED}))
+    assert store.write(registry.finish, task.id, attempt, END)
+    assert not store.write(registry.finish, task.id, attempt, replace(END, status=TaskStatus.FAILED))
     outcome = store.write(registry.kill, task.id, by="a person", notify=True, end_reason="killed")
     assert outcome == KillOutcome(False, TaskStatus.COMPLETED, TaskStatus.COMPLETED)
     assert store.write(registry.claim, task.id, owner=store.owner, fence=store.fence) is None
@@ -89,9 +89,9 @@ def test_a_later_attempt_ends_the_right_of_the_earlier_to_write(store: Store) ->
     stale, fresh = store.claim(task), store.claim(task)
     figures = {"tool_uses": 9, "input_tokens": 9, "output_tokens": 9, "cost_usd": 9.0, "activities": ["late"]}
     assert not store.write(registry.progress, task.id, attempt=stale, **figures)
-    assert not store.write(registry.finish, task.id, attempt=stale, **END)
+    assert not store.write(registry.finish, task.id, stale, END)
     assert store.read(registry.get, task.id).tool_uses == 0
-    assert store.write(registry.finish, task.id, attempt=fresh, **END)
+    assert store.write(registry.finish, task.id, fresh, END)
 
 
 def test_a_later_owner_of_the_session_ends_the_right_of_the_earlier_to_write(store: Store) -> None:
@@ -100,7 +100,7 @@ def test_a_later_owner_of_the_session_ends_the_right_of_the_earlier_to_write(sto
     store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
     figures = {"tool_uses": 9, "input_tokens": 9, "output_tokens": 9, "cost_usd": 9.0, "activities": ["late"]}
     assert not store.write(registry.progress, task.id, attempt=attempt, **figures)
-    assert not store.write(registry.finish, task.id, attempt=attempt, **END)
+    assert not store.write(registry.finish, task.id, attempt, END)
     with pytest.raises(Fenced):
         store.claim(task)
     with pytest.raises(Fenced):
@@ -114,15 +114,15 @@ def test_a_new_owner_may_fail_a_pending_task_and_take_over_a_running_one(store: 
     store.claim(running)
     new = Owner(1, 0.0, "elsewhere")
     fence = store.write(leases.acquire, store.session_id, new, store.clock() + 60)
-    assert store.write(registry.finish, pending.id, attempt=0, **(END | {"status": TaskStatus.FAILED}))
+    assert store.write(registry.finish, pending.id, 0, replace(END, status=TaskStatus.FAILED))
     assert store.write(registry.claim, running.id, owner=new, fence=fence) == 2
-    assert store.write(registry.finish, running.id, attempt=2, **END)
+    assert store.write(registry.finish, running.id, 2, END)
 
 
 def test_other_writes_of_a_run_can_be_guarded_in_their_transaction(store: Store) -> None:
     def guarded(task_id: str, attempt: int) -> None:
         def job(conn: Connection) -> None:
-            registry.check_run(conn, task_id, attempt)
+            registry.check_run(conn, Attempt(task_id, attempt))
             events.add(conn, store.session_id, task_id, "written")
 
         store.db.write(job)
@@ -154,7 +154,7 @@ def test_a_killed_pending_task_never_starts(store: Store) -> None:
 
 def test_a_failed_task_always_has_an_error_class_and_says_whether_to_try_again(store: Store) -> None:
     task = store.task()
-    store.write(registry.finish, task.id, attempt=0, status=TaskStatus.FAILED, result=None, end_reason="spawn")
+    store.write(registry.finish, task.id, 0, Ended(status=TaskStatus.FAILED, result=None, end_reason="spawn"))
     ended = store.read(registry.get, task.id)
     assert (ended.status, ended.error_class, ended.retryable) == (TaskStatus.FAILED, "unknown", False)
 
@@ -162,14 +162,14 @@ def test_a_failed_task_always_has_an_error_class_and_says_whether_to_try_again(s
 def test_a_pending_task_cannot_complete(store: Store) -> None:
     task = store.task()
     with pytest.raises(IllegalMove):
-        store.write(registry.finish, task.id, attempt=0, **END)
+        store.write(registry.finish, task.id, 0, END)
     assert store.read(registry.get, task.id).status is TaskStatus.PENDING
 
 
 def test_any_text_can_be_stored_as_a_result(store: Store) -> None:
     task = store.task(prompt="\udc80\x00")
     attempt = store.claim(task)
-    assert store.write(registry.finish, task.id, attempt=attempt, **(END | {"result": "a\x00b\ud800c😀", "error": "\udfff"}))
+    assert store.write(registry.finish, task.id, attempt, replace(END, result="a\x00b\ud800c😀", error="\udfff"))
     ended = store.read(registry.get, task.id)
     assert (ended.prompt, ended.result, ended.error) == ("\ufffd\ufffd", "a\ufffdb\ufffdc😀", "\ufffd")
 
@@ -202,7 +202,7 @@ def test_a_partial_result_is_added_once_and_only_to_a_killed_task(store: Store) 
     store.write(registry.kill, task.id, by="x", notify=True, end_reason="killed")
     assert store.write(registry.attach_partial, task.id, "so far")
     assert not store.write(registry.attach_partial, task.id, "again")
-    assert not store.write(registry.finish, task.id, attempt=attempt, **END)
+    assert not store.write(registry.finish, task.id, attempt, END)
     assert "<result>so far</result>" in store.read(outbox.waiting, store.session_id)[0].body
 
 
@@ -237,7 +237,7 @@ def test_progress_keeps_the_last_five_activities_and_unknown_cost(store: Store) 
 
 def test_a_continued_run_is_a_new_task_of_the_same_agent(store: Store) -> None:
     first = store.task(name="scout", definition="worker")
-    store.write(registry.finish, first.id, attempt=store.claim(first), **END)
+    store.write(registry.finish, first.id, store.claim(first), END)
     second = store.task(continues=first.id)
     assert (second.agent_id, second.name, second.definition, second.continues) == (
         first.id,
