@@ -289,7 +289,7 @@ def _mode(agent: str, value: Any) -> str | None:
 def _choice(agent: str, key: str, value: Any, choices: Sequence[str]) -> str | None:
     if value is not None and value not in choices:
         raise ConfigError(f"agent {agent!r}: {key} {value!r} is none of {', '.join(choices)}")
-    return value
+    return None if value is None else str(value)
 
 
 def _positive(agent: str, key: str, value: Any) -> int | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Shells:
         self._taken: set[str] = set()  # being started or ended: nobody else's
         self._parents: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
-        self.on_end = lambda task_id, parent_id: None
+        self.on_end: Callable[[str, str], None] = lambda task_id, parent_id: None
 
     async def start(self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float) -> Mapping[str, Any]:
         """Answers at once with the new task's id and the file that its output goes to. `timeout` in seconds."""
@@ -92,7 +93,7 @@ class Shells:
                 await self.stop(task_id, Cause.STORE)
                 continue
             done = await self._store.write(
-                lambda conn, id=task_id: registry.kill(conn, id, by="system", notify=False, end_reason="its agent ended")
+                partial(registry.kill, task_id=task_id, by="system", notify=False, end_reason="its agent ended")
             )
             survivors = await self.stop(task_id, Cause.KILLED)
             if done.changed:

@@ -21,7 +21,7 @@ from coordinator.announced import Announced
 from coordinator.background import Shells
 from coordinator.budget import AgentBudget, TreeBudget
 from coordinator.inbox import TaskInbox
-from coordinator.journal import History, TaskJournal, load_history, surroundings_row
+from coordinator.journal import SURROUNDINGS, History, TaskJournal, load_history, surroundings_row
 from coordinator.options import RunOptions
 from coordinator.paths import Paths
 from coordinator.processes import Processes
@@ -278,7 +278,8 @@ class EngineFactory:
             self._contexts[cwd] = await self._read_contexts(cwd)
         row = surroundings_row(*self._contexts[cwd], self.store.clock.now())
         await journal.append([row])
-        return row.data["surroundings"]
+        surroundings: Mapping[str, Any] = row.data[SURROUNDINGS]
+        return surroundings
 
     async def _read_contexts(self, cwd: Path) -> tuple[str, str | None]:
         now = self.store.clock.now()

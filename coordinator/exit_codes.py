@@ -45,7 +45,7 @@ BY_REASON: Mapping[str, ExitCode] = {
     "unverified": ExitCode.UNVERIFIED,
     "schema": ExitCode.UNVERIFIED,
 }
-BY_ERROR_KIND = {
+BY_ERROR_KIND: Mapping[str, ExitCode] = {
     ErrorKind.AUTHENTICATION: ExitCode.NOT_AUTHENTICATED,
     ErrorKind.BUDGET: ExitCode.BUDGET,
 }
@@ -60,7 +60,7 @@ def exit_code(reason: str, *, is_error: bool, error_kind: str | None = None) -> 
     """The code for a session, or a task, that ended with this reason."""
     if reason in BY_REASON:
         return BY_REASON[reason]
-    if error_kind in BY_ERROR_KIND:
+    if error_kind is not None and error_kind in BY_ERROR_KIND:
         return BY_ERROR_KIND[error_kind]
     return ExitCode.FAILED if is_error else ExitCode.DONE
 

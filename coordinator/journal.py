@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -18,8 +18,8 @@ from coordinator.transcript_file import TranscriptFile
 from tasks import transcripts
 from tasks.records import Attempt, MessageRecord, StepRecord
 from worker_agent.context.rebuild import after_boundary
-from worker_agent.loop.ports import Step
-from worker_agent.messages import Block, Message, Usage, canonical, notice
+from worker_agent.loop.ports import Step, StepKind
+from worker_agent.messages import Block, Kind, Message, Role, Usage, canonical, notice
 from worker_agent.session.transcript import repair
 
 NOT_SPOKEN = frozenset({"notice", "view"})  # rows beside the conversation
@@ -92,13 +92,16 @@ def load_history(
 
 
 def to_step(row: StepRecord) -> Step:
-    return Step(kind=row.kind, message_id=row.message_id, blocks=tuple(orjson.loads(row.content)), model=row.model)
+    return Step(
+        kind=cast("StepKind", row.kind), message_id=row.message_id, blocks=tuple(orjson.loads(row.content)), model=row.model
+    )
 
 
 def surroundings_row(system: str, user_context: str | None, at: float) -> Message:
     """The first row of a transcript: what stood around the conversation when it began, so that a resumed one sends the
     same bytes in front of it."""
-    return notice("", **{SURROUNDINGS: {"system": system, "user_context": user_context, "at": at}})
+    data: dict[str, Any] = {SURROUNDINGS: {"system": system, "user_context": user_context, "at": at}}
+    return notice("", **data)
 
 
 def to_record(message: Message, task_id: str | None) -> MessageRecord:
@@ -123,12 +126,12 @@ def to_record(message: Message, task_id: str | None) -> MessageRecord:
 
 
 def from_record(row: MessageRecord) -> Message:
-    """The message of a row, with the bytes it was stored with."""
+    """The message of a row, with the bytes it was stored with. What the columns hold is what `to_record` put there."""
     extra = row.extra
     return Message(
-        role=row.role,
+        role=cast("Role", row.role),
         content=tuple(orjson.loads(row.content)),
-        kind=row.kind,
+        kind=cast("Kind", row.kind),
         id=row.id,
         meta=row.meta,
         usage=Usage(**extra["usage"]) if extra.get("usage") else None,

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -169,7 +170,7 @@ def _await_owners(db: Database, waiting: set[str | None], since: int, bound: flo
     until = time.monotonic() + bound
     with Watcher(db) as watcher:
         while (left := until - time.monotonic()) > 0:
-            while happened := db.read(lambda conn, seen=since: events.since(conn, seen)):  # type: ignore[misc]
+            while happened := db.read(partial(events.since, id=since)):
                 since = happened[-1].id
                 waiting -= {event.task_id for event in happened if event.kind == UNWOUND}
             if not waiting:

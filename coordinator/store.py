@@ -40,7 +40,7 @@ class Store:
     fence: int = 0
     lost: bool = False  # another process drives the session now: nothing is written, nothing of it is touched
     failure: DatabaseError | None = None
-    on_failure: Callable[[], None] = lambda: None  # called once, from any thread
+    on_failure: Callable[[], object] = lambda: None  # called once, from any thread
 
     async def write(self, job: Callable[[Connection], T]) -> T:
         """Run `job` in a transaction; durable on return. Raises `Fenced` once another process drives the session,

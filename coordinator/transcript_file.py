@@ -47,7 +47,7 @@ def as_markdown(message: Message) -> str:
 def _block(block: Block) -> str:
     match block.get("type"):
         case "text":
-            return block["text"]
+            return str(block["text"])
         case "tool_use":
             return f"→ {block['name']} {orjson.dumps(block['input']).decode()}"
         case "tool_result":

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Dialect, Table, bindparam, exc, insert
 from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.compiler import SQLCompiler
 
 Processor = Callable[[Any], Any]
 
@@ -46,9 +47,10 @@ class _Prepared:
 
     def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
         compiled = statement.compile(dialect=dialect)
+        assert isinstance(compiled, SQLCompiler)
         self.sql = str(compiled)
-        self._order: list[str] | None = compiled.positiontup if compiled.positional else None  # type: ignore[attr-defined]
-        names = compiled.bind_names  # type: ignore[attr-defined]
+        self._order: list[str] | None = compiled.positiontup if compiled.positional else None
+        names = compiled.bind_names
         found = {name: _processor(bind.type, dialect) for bind, name in names.items()}
         processors = {name: process for name, process in found.items() if process is not None}
         given = {name for bind, name in names.items() if bind.required}

@@ -105,9 +105,9 @@ def sums(
     return found if by is not None or found else [Totals()]
 
 
-def total(conn: Connection, **which: str | None) -> Totals:
-    """The sums of one session, agent or task, named as in `sums`."""
-    return sums(conn, None, **which)[0]  # type: ignore[arg-type]
+def total(conn: Connection, *, session_id: str | None = None) -> Totals:
+    """The sums of one session, or of all."""
+    return sums(conn, session_id=session_id)[0]
 
 
 def _key(by: str | None) -> ColumnElement[Any]:
@@ -116,11 +116,11 @@ def _key(by: str | None) -> ColumnElement[Any]:
     return func.floor(table.c.at / DAY) if by == "day" else _KEYS[by]
 
 
-def _totals(row: dict[str, object], by: str | None) -> Totals:
+def _totals(row: dict[str, Any], by: str | None) -> Totals:
     from datetime import UTC, datetime
 
-    cost, known = float(row.pop("cost_usd")), row.pop("known")  # type: ignore[arg-type]
+    cost, known = float(row.pop("cost_usd")), row.pop("known")
     key = row.pop("key")
-    name = datetime.fromtimestamp(float(key) * DAY, UTC).date().isoformat() if by == "day" else str(key or "")  # type: ignore[arg-type]
-    counts = {field: int(value) for field, value in row.items()}  # type: ignore[call-overload]
+    name = datetime.fromtimestamp(float(key) * DAY, UTC).date().isoformat() if by == "day" else str(key or "")
+    counts = {field: int(value) for field, value in row.items()}
     return Totals(key=name, cost_usd=cost if known == row["calls"] else None, known_cost_usd=cost, **counts)

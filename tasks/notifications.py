@@ -15,12 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from tasks.ids import TaskType
 from tasks.records import TaskRecord
 from tasks.reports import says_nothing
 from tasks.states import TaskStatus
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 RESULT_CAP = 30_000  # characters
 FIELD_CAP = 2_000  # characters of every other field
@@ -123,9 +127,9 @@ def parse(text: str) -> list[Notification]:
     return [_read(element) for element in root.findall("task-notification")]
 
 
-def _read(element: object) -> Notification:
+def _read(element: Element) -> Notification:
     def text(path: str) -> str | None:
-        found = element.find(path)  # type: ignore[attr-defined]
+        found = element.find(path)
         return None if found is None else found.text or ""
 
     return Notification(

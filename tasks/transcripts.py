@@ -139,7 +139,7 @@ def step(
 ) -> None:
     """Store a part of an unfinished turn; of a message that is stored already, nothing. Raises `Fenced`."""
     again, first = (_STEP_AGAIN, _STEP) if run is None else (_STEP_AGAIN_OF_RUN, _STEP_OF_RUN)
-    part = {"agent": agent_id, "message": record.message_id, "of_kind": record.kind, "of_part": record.part}
+    part: dict[str, Any] = {"agent": agent_id, "message": record.message_id, "of_kind": record.kind, "of_part": record.part}
     part |= {"content": record.content, "at": record.at, "session": session_id, "fence": fence} | _of(run)
     if not again.run(conn, **part).rowcount and not first.run(conn, **part, model=record.model).rowcount:
         _check(conn, session_id, fence, run)  # else the whole message is stored: nothing is to be added

@@ -46,7 +46,9 @@ class Root(LazyGroup):
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        ctx.find_object(Context).console.line(f"coordinator {metadata.version('coordinator')}")  # type: ignore[union-attr]
+        cli = ctx.find_object(Context)
+        assert cli is not None
+        cli.console.line(f"coordinator {metadata.version('coordinator')}")
         ctx.exit()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from coordinator.offline.conversation import PLAIN, is_prompt
@@ -37,7 +37,7 @@ class OfflineClient:
         self._clock = clock or SystemClock()
         self._pause = pause
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         answer = answer_to(request)
         prompt = Usage(input=_prompt_tokens(request))
         yield Started(f"msg_{answer.seed[:24]}", MODEL, prompt)

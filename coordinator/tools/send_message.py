@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 
 from coordinator.coordinator import Coordinator, Sent
@@ -40,7 +42,7 @@ class SendMessageTool(Tool):
         task = outcome.task
         if outcome.sent is Sent.KILLED:
             raise ToolError(f"not delivered: task {task.id} was killed. A new worker must be started instead.")
-        answer = {"status": str(outcome.sent), "task_id": task.id, "agent_id": task.agent_id}
+        answer: dict[str, Any] = {"status": str(outcome.sent), "task_id": task.id, "agent_id": task.agent_id}
         if outcome.sent is Sent.CONTINUED:
             answer |= {"continues": task.continues, "output_file": task.output_file}
         return ToolResult(orjson.dumps(answer).decode(), data=answer)

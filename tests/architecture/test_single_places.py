@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
-from tests.architecture.source import imports, modules
+from tests.architecture.source import PACKAGES, ROOT, imports, modules
 
 NAMES = sorted(modules())
 KNOW_RICH = {"coordinator.cli.console", "coordinator.cli.render"}
@@ -85,6 +86,17 @@ def test_git_is_started_in_one_place(name: str) -> None:
                                     "asyncio.create_subprocess_exec('git', 'log')", "run_shell(('git',), cwd=d)"])  # fmt: skip
 def test_a_start_of_git_would_be_seen(source: str) -> None:
     assert starts_git(ast.parse(source))
+
+
+def test_an_error_of_types_is_silenced_only_with_a_reason_behind_it() -> None:
+    bare = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if "# type: ignore" in line and not re.search(r"# type: ignore\[[a-z-]+\]  # \w", line)
+    ]
+    assert bare == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import orjson
@@ -299,7 +299,7 @@ def _json_object(body: bytes) -> Mapping[str, Any]:
 async def _body(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     """The body in the chunks it arrives in; decompressed only where it was compressed."""
     chunks = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
-    async with aclosing(cast("AsyncGenerator[bytes, None]", chunks)):
+    async with aclosing(chunks):
         async for chunk in chunks:
             yield chunk
 

@@ -157,7 +157,7 @@ class Call:
                     self._note(event, lead)
                     yield event
             finally:
-                await stream.aclose()  # type: ignore[attr-defined]
+                await stream.aclose()
 
     def called(self, error: ModelError | None = None) -> ModelCalled:
         """What observers and the ledger are told of this call."""

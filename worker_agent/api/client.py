@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -129,8 +129,8 @@ class ModelInfo:
 
 
 class ModelClient(Protocol):
-    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """One try of one call. Raises `ModelError`."""
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """One try of one call; whoever stops reading closes it. Raises `ModelError`."""
         ...
 
     async def count_tokens(self, request: ModelRequest) -> int | None:

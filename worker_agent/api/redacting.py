@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 
 from worker_agent.api.client import (
@@ -45,7 +45,7 @@ class RedactingClient:
         self._client = client
         self._redact = redact
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         answer, events = _Answer(self._redact), self._client.stream(request)
         try:
             async for event in events:
@@ -54,7 +54,7 @@ class RedactingClient:
         except ModelError as error:
             raise error.reworded(self._redact(error.message)) from None
         finally:
-            await events.aclose()  # type: ignore[attr-defined]
+            await events.aclose()
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         return await self._client.count_tokens(request)

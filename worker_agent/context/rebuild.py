@@ -112,7 +112,7 @@ def _plan(todos: Sequence[Mapping[str, Any]], at: float) -> Message:
     return m.user(text, kind="attachment", meta=True, at=at, data={"source": PLAN, "todos": list(todos)})
 
 
-def _skills(skills: Mapping[str, str], at: float) -> list[Message]:
+def _skills(skills: dict[str, str], at: float) -> list[Message]:
     """The skills used last, as many as have room, in the order they were used."""
     room, found = SKILLS_CAP, []
     for name, body in reversed(skills.items()):

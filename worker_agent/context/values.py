@@ -18,13 +18,26 @@ from worker_agent.messages import Message, Usage
 class Window(Protocol):
     """What the steps need to know of a model; `api.client.ModelInfo` is one."""
 
-    window: int
-    max_output: int
-    chars_per_token: float
-    binds_thinking: bool
-    server_compaction: bool
-    server_editing: bool
-    cache_control: bool
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def max_output(self) -> int: ...
+
+    @property
+    def chars_per_token(self) -> float: ...
+
+    @property
+    def binds_thinking(self) -> bool: ...
+
+    @property
+    def server_compaction(self) -> bool: ...
+
+    @property
+    def server_editing(self) -> bool: ...
+
+    @property
+    def cache_control(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +100,9 @@ def to_message(decision: Decision) -> Message:
 
 
 def from_message(message: Message) -> Decision:
-    data = {k: tuple(v) if isinstance(v, list) else v for k, v in message.data.items()}
-    return _KINDS[data.pop("decision")](**data)
+    data: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in message.data.items()}
+    kind: str = data.pop("decision")
+    return _KINDS[kind](**data)
 
 
 @dataclass(frozen=True, slots=True)

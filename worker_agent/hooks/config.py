@@ -161,17 +161,20 @@ def _wrong_field(entry: Any) -> str | None:
     return next((key for key, kind in kinds.items() if entry.get(key) is not None and not isinstance(entry[key], kind)), None)
 
 
+def _seconds(value: Any) -> float | None:
+    """A positive number; anything else says nothing."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None
+
+
 def _handler(entry: Mapping[str, Any], **what: Any) -> Handler:
     args, headers = entry.get("args"), entry.get("headers")
-    timeout = entry.get("timeout")
-    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0
     return Handler(
         **what,
         args=tuple(map(str, args)) if isinstance(args, list) else None,
         headers=tuple((str(k), str(v)) for k, v in headers.items()) if isinstance(headers, Mapping) else (),
         allowed_variables=tuple(map(str, entry.get("allowedEnvVars") or ())),
         condition=entry["if"] if isinstance(entry.get("if"), str) else None,
-        timeout=float(timeout) if is_number else None,
+        timeout=_seconds(entry.get("timeout")),
         status_message=entry["statusMessage"] if isinstance(entry.get("statusMessage"), str) else None,
         in_background=entry.get("async") is True or entry.get("asyncRewake") is True,
         wakes=entry.get("asyncRewake") is True,

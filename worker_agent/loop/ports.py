@@ -13,7 +13,10 @@ from typing import Any, Literal, Protocol
 from worker_agent.api.call import Budget, Reservation
 from worker_agent.api.client import ModelInfo, ModelRequest
 from worker_agent.context.values import Compacted, Prepared, Tracking
+from worker_agent.hooks.answer import StopVerdict
 from worker_agent.messages import Message, Usage
+
+StepKind = Literal["answer", "result"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,7 @@ class Step:
     starts. `result`: one finished `tool_result` block, in `blocks[0]`, of the results message `message_id`. Both are
     superseded by the whole message when that is appended."""
 
-    kind: Literal["answer", "result"]
+    kind: StepKind
     message_id: str
     blocks: tuple[Any, ...]
     model: str | None = None
@@ -69,14 +72,6 @@ class AttachmentSource(Protocol):
     def take(self) -> Sequence[Message]: ...
 
     async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class StopVerdict:
-    """What the stop hooks say: `blocking` errors send the agent back to work, `prevent` forbids going on."""
-
-    blocking: tuple[str, ...] = ()
-    prevent: str | None = None
 
 
 class StopHooks(Protocol):

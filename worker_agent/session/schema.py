@@ -26,8 +26,8 @@ def problem(text: str, schema: Mapping[str, Any]) -> str | None:
         value = parse(text)
     except ValueError as error:
         return f"the answer is no JSON: {error}"
-    error = best_match(validator_for(schema)(schema).iter_errors(value))
-    return None if error is None else f"at {error.json_path}: {error.message}"
+    worst = best_match(validator_for(schema)(schema).iter_errors(value))
+    return None if worst is None else f"at {worst.json_path}: {worst.message}"
 
 
 def fault(schema: Mapping[str, Any]) -> str | None:
@@ -39,7 +39,7 @@ def fault(schema: Mapping[str, Any]) -> str | None:
     if not isinstance(schema.get("$schema", ""), str):
         return "at $['$schema']: it is no string"
     try:
-        validator_for(schema).check_schema(schema)
+        validator_for(schema).check_schema(dict(schema))
         _resolve_all(schema)
     except SchemaError as error:
         return f"at {error.json_path}: {error.message}"
@@ -50,7 +50,7 @@ def fault(schema: Mapping[str, Any]) -> str | None:
 
 def _resolve_all(schema: Mapping[str, Any]) -> None:
     """Raises `Unresolvable` for a reference that leads nowhere: it would be found only when an answer is checked."""
-    from jsonschema_specifications import REGISTRY
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it ships no types
     from referencing.jsonschema import DRAFT202012
 
     resolver = REGISTRY.resolver_with_root(DRAFT202012.create_resource(schema))

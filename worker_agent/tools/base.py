@@ -85,7 +85,8 @@ class ToolResult:
 class PermissionPolicy(Protocol):
     """Rules and mode of one agent. See `permissions.py`."""
 
-    mode: str
+    @property
+    def mode(self) -> str: ...
 
     async def decide(self, tool: Tool, input: Input, context: ToolContext) -> Decision:
         """deny rule → ask rule → the tool's own check → mode → allow rule; `Ask` where a person must say."""

@@ -73,8 +73,8 @@ async def run_call(
     after = await _settled(call.after(result))
     if isinstance(after, _Failure):
         after = call.noted(after.error, result)
-    block = await _settled(call.result(after))
-    return call.outcome(call.error(block.error) if isinstance(block, _Failure) else block)
+    answer = await _settled(call.result(after))
+    return call.outcome(call.error(answer.error) if isinstance(answer, _Failure) else answer)
 
 
 def error_block(tool_use_id: str, text: str) -> Block:

@@ -407,7 +407,12 @@ class RuleSet:
                 continue
             rules[behavior].append(rule)
             problems.extend([rule.warning] if rule.warning else [])
-        return cls(*(tuple(rules[b]) for b in Behavior), tuple(problems))
+        return cls(
+            deny=tuple(rules[Behavior.DENY]),
+            ask=tuple(rules[Behavior.ASK]),
+            allow=tuple(rules[Behavior.ALLOW]),
+            problems=tuple(problems),
+        )
 
     @classmethod
     def from_flags(cls, allowed: Iterable[str] = (), disallowed: Iterable[str] = ()) -> RuleSet:

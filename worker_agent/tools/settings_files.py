@@ -258,7 +258,8 @@ def _hooks(layer: Layer) -> HookConfig:
 
 
 def _permissions(layer: Layer) -> Mapping[str, Any]:
-    return layer.data.get("permissions", {})
+    found: Mapping[str, Any] = layer.data.get("permissions", {})
+    return found
 
 
 def _rules(layer: Layer) -> RuleSet:
@@ -301,7 +302,7 @@ def _directories(layers: Sequence[Layer], home: Path) -> tuple[Path, ...]:
     found = []
     for layer in layers:
         texts = _permissions(layer).get("additionalDirectories")
-        for text in texts if _is_list_of_strings(texts) else ():
+        for text in texts if texts and _is_list_of_strings(texts) else ():
             found.append(home / text[2:] if text.startswith("~/") else layer.base / text)
     return tuple(dict.fromkeys(found))
 

@@ -127,7 +127,8 @@ def carried(command: SimpleCommand) -> Iterator[Words | Script]:
         if not words or key in seen:
             continue
         seen.add(key)
-        for item in (*_inner(words), *_scripts(words, command)):
+        found: list[Words | Script] = [*_inner(words), *_scripts(words, command)]
+        for item in found:
             yield item
             if not isinstance(item, Script):
                 waiting.append(item)

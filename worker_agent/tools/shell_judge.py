@@ -374,7 +374,7 @@ class ShellJudge:
         rules = [rule for rule in self.rules.allow if rule.names("Edit") and rule.kind in (Kind.PATH, Kind.WHOLE)]
         deciding = None
         for word in self._writes(command):
-            for path in list(self._candidates(word, bases)) or [None]:
+            for path in (*self._candidates(word, bases),) or (None,):
                 rule = next((r for r in rules if path and r.matches_path(path, self.places)), None)
                 if rule is None:
                     return None

@@ -295,7 +295,8 @@ class _Reader:
     _visit_unset_command = _visit_command
 
     def _command(self, node: Any, scope: _Scope, depth: int, extra: list[Word]) -> None:
-        nodes, assignments = [], []
+        nodes: list[Any] = []
+        assignments = []
         for child in node.children:
             if child.type == "variable_assignment" and not nodes:
                 assignments.append(self._assignment(child, depth))

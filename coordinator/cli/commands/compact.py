@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -42,7 +43,9 @@ def compact(cli: Context, session_id: str, instructions: str, model: str | None)
 
 def _as_before(cli: Context, session: SessionRecord) -> RunOptions:
     """How the session was asked to run: the same tools and rules make the same prefix, which the cache holds."""
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in session.options.items()}
+    known: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in session.options.items()
+    }
     known["add_dirs"] = tuple(map(Path, known.get("add_dirs", ())))
     cwd = Path(session.cwd)
     return RunOptions(
