@@ -206,6 +206,11 @@ def vendor_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
     return {name: value for name, value in env.items() if name.startswith("ANTHROPIC_") and value}
 
 
+def vendor_address(environ: Mapping[str, str] | None = None) -> str | None:
+    """What `ANTHROPIC_BASE_URL` holds: None where it is not set, "" where it is set to nothing."""
+    return (os.environ if environ is None else environ).get("ANTHROPIC_BASE_URL")
+
+
 def variable(name: str) -> str:
     """One variable of the environment, credentials included: only for what a person named by its name."""
     return os.environ.get(name, "")

@@ -23,7 +23,7 @@ from coordinator.cli.person import Person
 from coordinator.cli.run_views import Started, View
 from coordinator.exit_codes import ExitCode
 from coordinator.options import RunOptions
-from worker_agent.api import sdk
+from worker_agent.api import transports
 from worker_agent.concealment import conceal
 from worker_agent.tools.base import Approver
 
@@ -55,7 +55,7 @@ class Drive:
         """The run's exit code."""
         conceal()  # before the first agent, and before a thread is there
         if not self.options.offline:
-            sdk.begin_to_load()  # first of all: it takes longer than everything else together
+            transports.begin_to_load()  # first of all: it may take longer than everything else together
         return asyncio.run(self._run())
 
     async def _run(self) -> int:

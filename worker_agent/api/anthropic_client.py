@@ -1,14 +1,12 @@
-"""`AnthropicClient`: the adapter over the vendor's SDK.
+"""`AnthropicClient`: the `ModelClient` over a transport (`transport.py`), for the Messages API.
 
 Rules of this file:
 
-1. The SDK gives transport, credentials, headers and error classes. Its request building and typed events are passed by:
-   the body is bytes already, and the answer is folded from raw bytes. That halves the cost of a turn.
-2. One SDK client and one aiohttp pool for the process, with as many connections as there are calls.
+1. The body is bytes already, and the answer is folded from raw bytes: nobody's typed requests and events are used.
+2. One transport for the process, with as many connections as there are calls; made with the first call.
 3. One try for each call, no total deadline: `silence` without a sign of the answer ends it, from the first byte sent
    on.
 4. Nothing but `ModelError` leaves. Closing the iterator closes the connection.
-5. The SDK is imported with the first call, in a thread: that takes most of a second.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -26,21 +24,15 @@ import orjson
 from worker_agent.api import credentials, errors_map, models
 from worker_agent.api.client import Finished, ModelEvent, ModelInfo, ModelRequest
 from worker_agent.api.request import Call, RequestBuilder
-from worker_agent.api.sdk import load as load_sdk
 from worker_agent.api.stream import Watchdog, fold
+from worker_agent.api.transport import Answer, Endpoint, Transport
+from worker_agent.api.transports import OpenTransport, open_transport
 from worker_agent.config import Clock, Settings, SystemClock
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage
 
-if TYPE_CHECKING:
-    import anthropic
-    import httpx2
-
-MAX_CONNECTIONS = 100_000  # no cap of ours: the limiter decides how many calls run
-IDLE_SECONDS = 30.0  # how long an idle connection is kept; an agent's tools mostly take less
 ERROR_BODY_LIMIT = 1_000_000  # bytes of an error answer that are read
 CALL_TIMEOUT = 30.0  # seconds, for the short calls: counting, asking for a model
-LARGE_BODY = 512 * 1024  # bytes; more is sent in slices, so that the event loop is not held up
 SMALLEST_WINDOW = 1_000  # tokens; a refusal that names less means something else
 DRAIN = 0.25  # seconds to wait for the end of a body whose answer is whole
 
@@ -48,7 +40,7 @@ DRAIN = 0.25  # seconds to wait for the end of a body whose answer is whole
 class AnthropicClient:
     """A `ModelClient` for the Messages API and servers compatible with it.
 
-    `base_url` and `api_key` win over what the SDK finds in the environment and its profiles. `on_headers` gets the
+    `base_url` and `api_key` win over what is found in the environment and the SDK's profiles. `on_headers` gets the
     response headers of every answer, for a limiter that reads rate limits."""
 
     def __init__(
@@ -60,20 +52,23 @@ class AnthropicClient:
         api_key: str | None = None,
         user_agent: str | None = None,
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
+        open_transport: OpenTransport = open_transport,
     ) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._base_url = base_url
-        self._api_key = api_key
-        self._user_agent = user_agent
+        self._endpoint = Endpoint(
+            clock=self._clock,
+            connect_timeout=settings.retry.connect_timeout,
+            base_url=base_url,
+            api_key=api_key,
+            user_agent=user_agent,
+        )
+        self._open_transport = open_transport
         self._on_headers = on_headers
         self._builder = RequestBuilder()
         self._opening = asyncio.Lock()
         self._asking = asyncio.Lock()
-        self._http: httpx2.AsyncClient | None = None
-        self._sdk: anthropic.AsyncAnthropic | None = None
-        self._base_headers: dict[str, str] = {}
-        self._urls: dict[str, httpx2.URL] = {}
+        self._transport: Transport | None = None
         self._infos: dict[str, ModelInfo] = {}
         self._counts = True
 
@@ -85,15 +80,12 @@ class AnthropicClient:
         call = self._builder.call(request, info)
         try:
             async with Watchdog.over(self._clock, self._settings.retry.silence) as dog:
-                async with self._answer(call, dog) as response, aclosing(_body(response)) as chunks:
-                    async with aclosing(fold(chunks, dog, self._clock, response.headers)) as events:
-                        try:
-                            async for event in events:
-                                if isinstance(event, Finished):  # before it is given: many consumers stop there
-                                    await _drain(chunks)
-                                yield event
-                        except _transport_errors() as error:
-                            raise self._broken(error, response) from error
+                async with self._answer(call, dog) as answer, aclosing(answer.chunks()) as chunks:
+                    async with aclosing(fold(chunks, dog, self._clock, answer.headers)) as events:
+                        async for event in events:
+                            if isinstance(event, Finished):  # before it is given: many consumers stop there
+                                await _drain(chunks)
+                            yield event
         except ModelError as error:
             self._learn(request.model, info, error)
             raise
@@ -128,113 +120,45 @@ class AnthropicClient:
         return models.cost(model, usage, today)
 
     async def refresh_credentials(self) -> bool:
-        """After a 401. A token the SDK fetches was dropped by it already: the next call brings a fresh one. A key is
-        read anew from the environment; whether it changed is the answer."""
-        if self._sdk is None:
-            return False
-        if self._sdk.custom_auth is not None:
-            return True
-        before = (self._sdk.api_key, self._sdk.auth_token)
-        self._sdk = None
-        sdk = await self._client()
-        return (sdk.api_key, sdk.auth_token) != before or sdk.custom_auth is not None
+        """After a 401: credentials are read anew; whether there is something new to try."""
+        return self._transport is not None and await self._transport.refresh()
 
     def forget(self, conversation: str) -> None:
         self._builder.forget(conversation)
 
     async def close(self) -> None:
-        sdk, self._http, self._sdk = self._sdk, None, None
-        if sdk is not None:
-            await sdk.close()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
 
     def credentials_problem(self) -> str | None:
         """One line that says what to set, or None. No call is made."""
-        if self._api_key or credentials.has_credentials() or credentials.has_stored_profile():
+        if self._endpoint.api_key or credentials.has_credentials() or credentials.has_stored_profile():
             return None
         return credentials.MISSING
 
-    # --- the SDK
+    # --- the transport
 
-    async def _client(self) -> anthropic.AsyncAnthropic:
-        """The one SDK client, made with the first call."""
-        if self._sdk is None:
+    async def _send(self, method: str, path: str, call: Call | None) -> Answer:
+        if self._transport is None:
             async with self._opening:
-                if self._sdk is None:
-                    await asyncio.to_thread(load_sdk)
-                    self._open()
-        assert self._sdk is not None
-        return self._sdk
-
-    def _open(self) -> None:
-        import anthropic
-        import httpx2
-
-        if self._http is None:
-            limits = httpx2.Limits(
-                max_connections=MAX_CONNECTIONS, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS
-            )
-            timeout = httpx2.Timeout(None, connect=self._settings.retry.connect_timeout)
-            self._http = anthropic.DefaultAioHttpClient(limits=limits, timeout=timeout)
-        try:
-            sdk = anthropic.AsyncAnthropic(
-                api_key=self._api_key,
-                base_url=self._base_url,
-                http_client=self._http,
-                max_retries=0,
-                open_telemetry=False,
-                default_headers={"user-agent": self._user_agent} if self._user_agent else None,
-            )
-        except (anthropic.AnthropicError, httpx2.InvalidURL, ValueError) as error:
-            raise errors_map.from_exception(error, began=False) from error
-        # Compression would only hold events back on their way. What the SDK says of this machine is left out.
-        headers = {name.lower(): value for name, value in sdk.default_headers.items() if isinstance(value, str)}
-        kept = {name: value for name, value in headers.items() if not name.startswith("x-stainless-")}
-        self._base_headers = kept | {"accept-encoding": "identity"}
-        self._urls = {}
-        self._sdk = sdk
-
-    async def _request(self, method: str, path: str, call: Call | None) -> httpx2.Request:
-        import httpx2
-
-        sdk = await self._client()
-        headers = self._base_headers | dict(call.headers if call else {})
-        if "authorization" not in headers and "x-api-key" not in headers and sdk.custom_auth is None:
-            raise ModelError(ErrorKind.AUTHENTICATION, credentials.MISSING)
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = sdk.base_url.join(path)
-        body = call.body if call else None
-        if body is not None:
-            headers["content-length"] = str(len(body))
-        content = _slices(body) if body is not None and len(body) > LARGE_BODY else body
-        timeout = {"connect": self._settings.retry.connect_timeout, "read": None, "write": None, "pool": None}
-        return httpx2.Request(method, url, headers=headers, content=content, extensions={"timeout": timeout})
+                if self._transport is None:
+                    self._transport = await self._open_transport(self._endpoint)
+        headers, body = (call.headers, call.body) if call is not None else ({}, None)
+        return await self._transport.send(method, path, headers, body)
 
     @asynccontextmanager
-    async def _answer(self, call: Call, dog: Watchdog) -> AsyncIterator[httpx2.Response]:
+    async def _answer(self, call: Call, dog: Watchdog) -> AsyncIterator[Answer]:
         """The answer to a streaming call once its status says 200; closed on every way out."""
-        request = await self._request("POST", "v1/messages", call)
-        response = await dog.wait(self._send(request))
+        answer = await dog.wait(self._send("POST", "v1/messages", call))
         try:
             if self._on_headers is not None:
-                self._on_headers(response.headers)
-            if not response.is_success:
-                body = await dog.wait(_read(response))
-                raise errors_map.from_response(response.status_code, response.headers, body, self._clock.now())
-            yield response
+                self._on_headers(answer.headers)
+            if not _is_success(answer):
+                raise errors_map.from_response(answer.status, answer.headers, await dog.wait(_read(answer)), self._clock.now())
+            yield answer
         finally:
-            await response.aclose()
-
-    async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        sdk = await self._client()
-        assert self._http is not None
-        try:
-            return await self._http.send(request, stream=True, auth=sdk.custom_auth)
-        except _transport_errors(RuntimeError) as error:  # a closed client says so with a RuntimeError
-            raise errors_map.from_exception(error, began=False, now=self._clock.now()) from error
-
-    def _broken(self, error: Exception, response: httpx2.Response) -> ModelError:
-        return errors_map.from_exception(error, began=True, headers=response.headers, now=self._clock.now())
+            await answer.close()
 
     # --- short calls
 
@@ -262,28 +186,19 @@ class AnthropicClient:
 
     async def _short_call(self, method: str, path: str, call: Call | None) -> Mapping[str, Any]:
         """A call whose answer is one JSON object. Raises `ModelError`."""
-        request = await self._request(method, path, call)
         async with Watchdog.over(self._clock, CALL_TIMEOUT) as dog:
-            response = await dog.wait(self._send(request))
+            answer = await dog.wait(self._send(method, path, call))
             try:
-                body = await dog.wait(_read(response))
-            except _transport_errors() as error:
-                raise self._broken(error, response) from error
+                body = await dog.wait(_read(answer))
             finally:
-                await response.aclose()
-        if not response.is_success:
-            raise errors_map.from_response(response.status_code, response.headers, body, self._clock.now())
+                await answer.close()
+        if not _is_success(answer):
+            raise errors_map.from_response(answer.status, answer.headers, body, self._clock.now())
         return _json_object(body)
 
 
-def _transport_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """What the SDK, its transport, the pool below it and the operating system raise."""
-    import aiohttp
-    import anthropic
-    import httpx2
-
-    ours = (anthropic.AnthropicError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL)
-    return (*ours, aiohttp.ClientError, OSError, *more)
+def _is_success(answer: Answer) -> bool:
+    return 200 <= answer.status < 300
 
 
 def _json_object(body: bytes) -> Mapping[str, Any]:
@@ -296,17 +211,9 @@ def _json_object(body: bytes) -> Mapping[str, Any]:
     return value
 
 
-async def _body(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """The body in the chunks it arrives in; decompressed only where it was compressed."""
-    chunks = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            yield chunk
-
-
-async def _read(response: httpx2.Response) -> bytes:
+async def _read(answer: Answer) -> bytes:
     parts, size = [], 0
-    async with aclosing(_body(response)) as chunks:
+    async with aclosing(answer.chunks()) as chunks:
         async for chunk in chunks:
             parts.append(chunk)
             size += len(chunk)
@@ -322,10 +229,5 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(DRAIN):
             async for _ in chunks:
                 pass
-    except _transport_errors(TimeoutError):
+    except (ModelError, TimeoutError):
         return
-
-
-async def _slices(body: bytes, size: int = 256 * 1024) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), size):
-        yield body[start : start + size]

@@ -352,12 +352,23 @@ def from_exception(
     if isinstance(error, anthropic.CredentialsError):
         return ModelError(ErrorKind.AUTHENTICATION, _said(error))
     if isinstance(error, (httpx2.InvalidURL, httpx2.UnsupportedProtocol)):
-        return ModelError(ErrorKind.INVALID_REQUEST, f"The base URL cannot be used: {_said(error)}")
-    request_id = (headers or {}).get("request-id")
-    if began:
-        message = f"The answer was cut off: {_said(error)}"
-        return ModelError(ErrorKind.STREAM_BROKEN, message, status=200, request_id=request_id)
-    if _timed_out(error):
+        return unusable_address(error)
+    return cut_off(error, headers or {}) if began else unanswered(error, timed_out=_timed_out(error))
+
+
+def unusable_address(error: BaseException) -> ModelError:
+    return ModelError(ErrorKind.INVALID_REQUEST, f"The base URL cannot be used: {_said(error)}")
+
+
+def cut_off(error: BaseException, headers: Mapping[str, str]) -> ModelError:
+    """What ended an answer that had begun. `headers` are the response's."""
+    request_id = headers.get("request-id")
+    return ModelError(ErrorKind.STREAM_BROKEN, f"The answer was cut off: {_said(error)}", status=200, request_id=request_id)
+
+
+def unanswered(error: BaseException, *, timed_out: bool) -> ModelError:
+    """Why no answer began; `timed_out` says that it was waited for, on a connection."""
+    if timed_out:
         return ModelError(ErrorKind.TIMEOUT, f"The endpoint did not answer in time: {_said(error)}")
     return ModelError(ErrorKind.CONNECTION, f"No connection to the endpoint: {_said(error)}")
 

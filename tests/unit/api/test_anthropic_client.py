@@ -1,4 +1,4 @@
-"""The adapter through the real SDK and its transport, against the fake API over HTTP."""
+"""The client over each of its transports, against the fake API over HTTP."""
 
 from __future__ import annotations
 
@@ -47,12 +47,22 @@ from tests.unit.api.histories import request
 from worker_agent.api import credentials
 from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.api.client import BlockClosed, Finished, Started, TextPiece
+from worker_agent.api.direct import DirectTransport
+from worker_agent.api.transports import open_direct, open_sdk, open_transport
 from worker_agent.config import ContextSettings, RetrySettings, Settings
 from worker_agent.errors import ErrorKind as K
 from worker_agent.errors import ModelError
 from worker_agent.messages import Usage, assistant, tool_result_block, user
 
 HELLO = (user("hello"),)
+TRANSPORTS = {"direct": open_direct, "sdk": open_sdk, "chosen": open_transport}
+
+
+@pytest.fixture(params=["direct", "sdk"], autouse=True)
+def transport(request, monkeypatch):
+    """Every test runs over both transports; a test that is about the choice itself asks for `chosen`."""
+    monkeypatch.setitem(TRANSPORTS, "used", TRANSPORTS[request.param])
+    return request.param
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +79,8 @@ def with_client(api, use, **fields):
     """Runs `use(client)` and closes the client."""
 
     async def main():
-        values = {"settings": Settings(), "base_url": api.base_url, "api_key": "test", **fields}
+        opened = {"open_transport": TRANSPORTS["used"]}
+        values = {"settings": Settings(), "base_url": api.base_url, "api_key": "test", **opened, **fields}
         client = AnthropicClient(**values)
         try:
             return await use(client)
@@ -271,7 +282,7 @@ def test_a_base_url_that_is_none_is_said_so():
         base_url = "ftp://nowhere"
 
     with pytest.raises(ModelError) as caught:
-        with_client(Nonsense, answer)
+        with_client(Nonsense, answer, open_transport=open_transport)
     assert caught.value.kind is K.INVALID_REQUEST
 
 
@@ -321,7 +332,8 @@ def test_no_answer_at_all_is_silence_as_well():
 
 def connections(client):
     """(in use, idle) of the pool."""
-    session = client._http._transport.client
+    transport = client._transport
+    session = transport._session if isinstance(transport, DirectTransport) else transport._http._transport.client
     return len(session.connector._acquired), sum(map(len, session.connector._conns.values()))
 
 
@@ -466,7 +478,7 @@ def test_missing_credentials_are_named_in_one_line_and_are_an_authentication_err
     client = AnthropicClient(settings=Settings())
     assert client.credentials_problem() == credentials.MISSING
     with FakeAPI("ok") as api, pytest.raises(ModelError) as caught:
-        with_client(api, answer, api_key=None)
+        with_client(api, answer, api_key=None, open_transport=open_transport)
     assert (caught.value.kind, caught.value.message) == (K.AUTHENTICATION, credentials.MISSING)
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "t")
     assert client.credentials_problem() is None
