@@ -148,6 +148,17 @@ class ContextSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpSettings:
+    """Of MCP servers. Durations in seconds. More tools than `tools_at_once`, or more text about them than `tools_text`
+    (characters), are searched for by name instead of being told in full."""
+
+    start_timeout: float = 30.0
+    call_timeout: float = 600.0
+    tools_at_once: int = 40
+    tools_text: int = 40_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All of it. `home` is the data directory; None = the user's data directory of the platform."""
 
@@ -160,11 +171,13 @@ class Settings:
     loop: LoopSettings = field(default_factory=LoopSettings)
     tools: ToolSettings = field(default_factory=ToolSettings)
     context: ContextSettings = field(default_factory=ContextSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Settings out of `COORDINATOR_…` variables, named as the field (`COORDINATOR_MAX_TOOL_CONCURRENCY` and
-        `COORDINATOR_TOOLS_MAX_CONCURRENCY` are one). A value that cannot be read raises `ConfigError`."""
+        `COORDINATOR_TOOLS_MAX_CONCURRENCY` are one). `MCP_TIMEOUT` and `MCP_TOOL_TIMEOUT`, in milliseconds, stand behind
+        ours. A value that cannot be read raises `ConfigError`."""
         env = os.environ if environ is None else environ
         settings = cls(
             model=env.get("COORDINATOR_MODEL") or env.get("ANTHROPIC_MODEL") or DEFAULT_MODEL,
@@ -173,13 +186,19 @@ class Settings:
             small_model=env.get("COORDINATOR_SMALL_MODEL") or DEFAULT_SMALL_MODEL,
             home=Path(env["COORDINATOR_HOME"]).expanduser() if env.get("COORDINATOR_HOME") else None,
         )
+        for ours, theirs in _MCP_ALIASES.items():
+            if env.get(theirs, "").isdecimal() and not env.get(ours):
+                env = {**env, ours: str(int(env[theirs]) / 1000)}
         aliases = {"COORDINATOR_MAX_TOOL_CONCURRENCY": "COORDINATOR_TOOLS_MAX_CONCURRENCY"}
         env = {aliases.get(k, k): v for k, v in env.items() if k.startswith("COORDINATOR_")}
         groups = {}
-        for group in ("retry", "loop", "tools", "context"):
+        for group in ("retry", "loop", "tools", "context", "mcp"):
             value = getattr(settings, group)
             groups[group] = _read_group(value, f"COORDINATOR_{group.upper()}_", env)
         return replace(settings, **groups)
+
+
+_MCP_ALIASES = {"COORDINATOR_MCP_START_TIMEOUT": "MCP_TIMEOUT", "COORDINATOR_MCP_CALL_TIMEOUT": "MCP_TOOL_TIMEOUT"}
 
 
 def _read_group(group: Any, prefix: str, env: Mapping[str, str]) -> Any:

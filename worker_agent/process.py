@@ -135,7 +135,7 @@ async def run_shell(
     `on_output` gets each piece of cleaned text. Raises `OSError` if the program cannot be started, `ValueError` for a
     command that cannot be passed on. On cancellation the tree is ended first."""
     shell = _Shell(command, Path(cwd), env, wrap)
-    output = _Output(output_file, keep, file_cap, redact, live, on_output)
+    output = Output(output_file, keep, file_cap, redact, live, on_output)
     try:
         process = await _started(shell, output, grace)
         tree = ProcessTree(process.pid, shell.started, shell.marker, begun_here=True)
@@ -152,7 +152,7 @@ async def run_shell(
     return replace(outcome, notes=notes)
 
 
-async def _started(shell: _Shell, output: _Output, grace: float) -> asyncio.subprocess.Process:
+async def _started(shell: _Shell, output: Output, grace: float) -> asyncio.subprocess.Process:
     try:
         return await shell.start(output)
     except asyncio.CancelledError:
@@ -164,7 +164,7 @@ async def _attend(
     shell: _Shell,
     process: asyncio.subprocess.Process,
     tree: ProcessTree,
-    output: _Output,
+    output: Output,
     timeout: float | None,
     grace: float,
 ) -> ShellOutcome:
@@ -271,7 +271,7 @@ class _Shell:
     def marker(self) -> str:
         return f"{SHELL_MARKER}={self.id}"
 
-    async def start(self, output: _Output) -> asyncio.subprocess.Process:
+    async def start(self, output: Output) -> asyncio.subprocess.Process:
         pass_fds = (self._write,) if self._write >= 0 else ()
         self._wrapped = await self._confined()
         writer = output.open()
@@ -331,7 +331,7 @@ class _Shell:
             self._wrapped.close()
 
 
-class _Output:
+class Output:
     """What a command writes: head and tail in memory, all of it in a file up to the cap. Read by the event loop,
     without a task of its own, so that a background child can be read on after the call."""
 

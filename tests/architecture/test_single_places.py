@@ -16,7 +16,7 @@ PASSES_ON = "worker_agent.api.redacting"  # a client around a client
 READS_ENVIRONMENT = {"worker_agent.config"}
 TRANSPORTS = {"worker_agent.api.direct", "worker_agent.api.sdk_transport"}  # imported by `transports.py` when one is opened
 HEAVY = ("anthropic", "alembic", "jsonschema", "pypdf", "markdownify", "tree_sitter", "tree_sitter_bash", "aiohttp", "httpx2",
-         "pydantic", "rich", "psycopg", "bs4")  # fmt: skip
+         "pydantic", "rich", "psycopg", "bs4", "mcp", "mcp_types", "starlette", "uvicorn")  # fmt: skip
 
 
 def reads_environment(tree: ast.Module) -> bool:

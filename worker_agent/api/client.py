@@ -20,11 +20,12 @@ from worker_agent.messages import Block, Message, Usage
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model sees it."""
+    """A tool as the model sees it. A `deferred` one only once a `tool_reference` in the conversation names it."""
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,7 @@ class ModelInfo:
     cache_control: bool = True
     adaptive_thinking: bool = False
     effort: bool = False
+    tool_search: bool = False  # takes deferred tools, and results that reference them
     min_cache_tokens: int = 1024
     max_media: int = 100
     known: bool = True  # False: an endpoint's own model that no table knows

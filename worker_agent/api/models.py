@@ -48,13 +48,14 @@ def _modern(id: str, *, binds: bool, min_cache: int = 512, forced: bool = True) 
         server_editing=True,
         adaptive_thinking=True,
         effort=True,
+        tool_search=True,
         min_cache_tokens=min_cache,
     )
 
 
 def _small_window(id: str) -> ModelInfo:
     """A 200K/64K model of the generation before adaptive thinking and on-demand compaction."""
-    return ModelInfo(id=id, window=200_000, max_output=64_000, server_editing=True, min_cache_tokens=4096)
+    return ModelInfo(id=id, window=200_000, max_output=64_000, server_editing=True, tool_search=True, min_cache_tokens=4096)
 
 
 MODELS: Mapping[str, ModelInfo] = {
@@ -178,6 +179,7 @@ def from_endpoint(id: str, answer: Mapping[str, Any]) -> ModelInfo:
         server_editing=_supported(abilities, "context_management"),
         adaptive_thinking=_supported(abilities, "thinking", "types", "adaptive"),
         effort=_supported(abilities, "effort"),
+        tool_search=_supported(abilities, "server_tools", "tool_search"),
         cache_control=True,
         known=True,
     )

@@ -97,11 +97,13 @@ class WireMessage:
         return replace(self, blocks=changed, wire_parts=[canonical(block) for block in changed])
 
 
-def normalize(messages: Sequence[Message], info: ModelInfo, betas: Collection[str] = ()) -> list[WireMessage]:
+def normalize(
+    messages: Sequence[Message], info: ModelInfo, betas: Collection[str] = (), referable: Collection[str] = ()
+) -> list[WireMessage]:
     """All four passes. The result is never empty, starts with a user message (or a compaction) and ends with one."""
     wire = normalize_messages_for_api(messages)
     wire = ensure_tool_result_pairing(wire)
-    wire = strip_unsupported_blocks(wire, info, betas)
+    wire = strip_unsupported_blocks(wire, info, betas, referable)
     wire = strip_excess_media_items(wire, info.max_media)
     return close(open_(wire))
 
@@ -502,20 +504,26 @@ def _append(out: list[WireMessage], message: WireMessage) -> None:
 # --- pass 3 ----------------------------------------------------------------------------------------------------------
 
 
-def strip_unsupported_blocks(wire: Sequence[WireMessage], info: ModelInfo, betas: Collection[str] = ()) -> list[WireMessage]:
-    """Pass 3. A compaction that cannot travel leaves its summary as text; a message that would be empty says so."""
-    return [_supported(message, info, betas) for message in wire]
+def strip_unsupported_blocks(
+    wire: Sequence[WireMessage], info: ModelInfo, betas: Collection[str] = (), referable: Collection[str] = ()
+) -> list[WireMessage]:
+    """Pass 3. A compaction that cannot travel leaves its summary as text; a message that would be empty says so. Of tools
+    only the `referable` ones may be referenced."""
+    return [_supported(message, info, betas, referable) for message in wire]
 
 
-def _supported(message: WireMessage, info: ModelInfo, betas: Collection[str]) -> WireMessage:
-    kept = [fit for block in message.blocks if (fit := _supported_block(block, info, betas)) is not None]
+def _supported(message: WireMessage, info: ModelInfo, betas: Collection[str], referable: Collection[str]) -> WireMessage:
+    kept = [fit for block in message.blocks if (fit := _supported_block(block, info, betas, referable)) is not None]
     if len(kept) == len(message.blocks) and all(map(_same, kept, message.blocks)):
         return message
     return message.with_blocks(kept if worth_sending(kept) else [*kept, text_block(LEFT_OUT)])
 
 
-def _supported_block(block: Block, info: ModelInfo, betas: Collection[str]) -> Block | None:
+def _supported_block(block: Block, info: ModelInfo, betas: Collection[str], referable: Collection[str]) -> Block | None:
     kind = block["type"]
+    if kind == "tool_result" and any(name not in referable for name in references(block)):
+        kept = [part for part in block["content"] if part["type"] != "tool_reference" or part["tool_name"] in referable]
+        return {**block, "content": kept or NO_OUTPUT}
     if kind == "thinking" and info.known:
         signature = block.get("signature")
         return block if isinstance(signature, str) and signature else None
@@ -523,6 +531,14 @@ def _supported_block(block: Block, info: ModelInfo, betas: Collection[str]) -> B
     if needed is None or any(beta.startswith(needed) for beta in betas):
         return block
     return text_block(block["content"]) if kind == "compaction" else None
+
+
+def references(block: Block) -> list[str]:
+    """The tools that a result references, by name."""
+    content = block.get("content")
+    if not isinstance(content, (list, tuple)):
+        return []
+    return [part["tool_name"] for part in content if part.get("type") == "tool_reference" and "tool_name" in part]
 
 
 # --- pass 4 ----------------------------------------------------------------------------------------------------------

@@ -10,14 +10,16 @@ Rules of this file:
    at the end of the previous request when the last turn added more blocks than the lookback reaches over, and the
    automatic one for the tail. Marks do not count as content: the provider compares prefixes without them.
 3. No sampling parameters, no betas and no marks for models that no table knows.
-4. `messages` comes last in the body, so that everything before it is one constant piece of a conversation.
+4. A deferred tool is sent to a model that knows such tools with the others, marked, so that nothing before the
+   conversation changes when it is found. Any other model is told of it from the request on whose conversation references it.
+5. `messages` comes last in the body, so that everything before it is one constant piece of a conversation.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from worker_agent.api import normalize
@@ -66,6 +68,7 @@ class RequestBuilder:
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
         self._room = kept_bytes
         self._tools: OrderedDict[int, tuple[tuple[ToolSpec, ...], bytes]] = OrderedDict()
+        self._found: OrderedDict[tuple[int, tuple[str, ...]], tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]]] = OrderedDict()
 
     def build(self, request: ModelRequest, info: ModelInfo) -> bytes:
         """The body of `POST /v1/messages`. Raises `ModelError` for what the model cannot do (server compaction)."""
@@ -83,7 +86,7 @@ class RequestBuilder:
         fields = {"model": info.id, **_thinking(info)}
         if system := _system(request, info):
             fields["system"] = system
-        head = self._with_tools(canonical(fields), request.tools)
+        head = self._with_tools(canonical(fields), self._told(request, info))
         return Call(_joined(head, messages), _headers(request, info, compaction))
 
     def forget(self, conversation: str) -> None:
@@ -113,7 +116,24 @@ class RequestBuilder:
             fields["tool_choice"] = {"type": "none"}
         if info.cache_control:
             fields["cache_control"] = MARK
-        return self._with_tools(canonical(fields), request.tools)
+        return self._with_tools(canonical(fields), self._told(request, info))
+
+    def _told(self, request: ModelRequest, info: ModelInfo) -> tuple[ToolSpec, ...]:
+        """The tools of this request, as one and the same tuple while nothing new is found."""
+        tools = request.tools
+        if info.tool_search or not any(tool.deferred for tool in tools):
+            return tools
+        found = _referenced(request.messages)
+        key = (id(tools), tuple(found))
+        known = self._found.get(key)
+        if known is None or known[0] is not tools:
+            at_once = [tool for tool in tools if not tool.deferred]
+            named = {tool.name: replace(tool, deferred=False) for tool in tools if tool.deferred}
+            known = (tools, (*at_once, *(named[name] for name in found if name in named)))
+            self._found[key] = known
+            if len(self._found) > KEPT_TOOLSETS:
+                self._found.popitem(last=False)
+        return known[1]
 
     def _with_tools(self, fields: bytes, tools: tuple[ToolSpec, ...]) -> bytes:
         return fields[:-1] + (b',"tools":' + self._tools_bytes(tools) if tools else b"")
@@ -123,9 +143,7 @@ class RequestBuilder:
         key = id(tools)
         if (known := self._tools.get(key)) and known[0] is tools:
             return known[1]
-        wire = canonical(
-            [{"name": t.name, "description": clean(t.description), "input_schema": clean_json(t.input_schema)} for t in tools]
-        )
+        wire = canonical([_wire_tool(tool) for tool in tools])
         self._tools[key] = (tools, wire)
         if len(self._tools) > KEPT_TOOLSETS:
             self._tools.popitem(last=False)
@@ -140,7 +158,7 @@ class RequestBuilder:
         if kept.messages and any(map(normalize.changes_the_past, new)):
             kept = self._restart(request, info)
             new = request.messages
-        wire = self._normalized(kept, new, info, ends_open=request.compact is not None)
+        wire = self._normalized(kept, new, info, _referable(request, info), ends_open=request.compact is not None)
         if kept.media + normalize.media_in(wire) > info.max_media:
             return self._in_full(request, info)
         compaction = kept.compaction or _has_compaction(wire)
@@ -176,12 +194,14 @@ class RequestBuilder:
             self._room += self._kept.popitem(last=False)[1].size
 
     @staticmethod
-    def _normalized(kept: _Kept, new: Sequence[Message], info: ModelInfo, *, ends_open: bool = False) -> list[WireMessage]:
+    def _normalized(
+        kept: _Kept, new: Sequence[Message], info: ModelInfo, referable: Collection[str], *, ends_open: bool = False
+    ) -> list[WireMessage]:
         """The passes over the part that is not settled yet. It begins with an answer, so it joins without a merge. With
         `ends_open` an answer may stand last: a compaction adds nothing to what it covers."""
         wire = normalize.normalize_messages_for_api(new)
         wire = normalize.ensure_tool_result_pairing(wire, kept.call_ids)
-        wire = normalize.strip_unsupported_blocks(wire, info, _block_betas(kept.betas, info))
+        wire = normalize.strip_unsupported_blocks(wire, info, _block_betas(kept.betas, info), referable)
         wire = wire if kept.messages else normalize.open_(wire)
         return wire if ends_open and wire else normalize.close(wire)
 
@@ -206,8 +226,24 @@ class RequestBuilder:
     @staticmethod
     def _in_full(request: ModelRequest, info: ModelInfo) -> tuple[list[bytes], bool]:
         """With too much media the oldest go: that reaches into what is settled, so nothing of it is used."""
-        wire = normalize.normalize(request.messages, info, _block_betas(request.betas, info))
+        wire = normalize.normalize(request.messages, info, _block_betas(request.betas, info), _referable(request, info))
         return [message.wire + b"," for message in wire], _has_compaction(wire)
+
+
+def _wire_tool(tool: ToolSpec) -> dict[str, Any]:
+    wire = {"name": tool.name, "description": clean(tool.description), "input_schema": clean_json(tool.input_schema)}
+    return {**wire, "defer_loading": True} if tool.deferred else wire
+
+
+def _referable(request: ModelRequest, info: ModelInfo) -> Collection[str]:
+    """The tools that a result may reference: an endpoint takes no other names."""
+    return frozenset(tool.name for tool in request.tools if tool.deferred) if info.tool_search else ()
+
+
+def _referenced(messages: Sequence[Message]) -> list[str]:
+    """The tools that a conversation references, in the order they were found."""
+    results = (block for message in messages if message.role == "user" for block in message.tool_results)
+    return list(dict.fromkeys(name for block in results for name in normalize.references(block)))
 
 
 def _joined(head: bytes, messages: list[bytes]) -> bytes:

@@ -109,7 +109,7 @@ class AgentContext:
     rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        specs = ((spec.name, spec.description, spec.input_schema) for spec in self.registry.specs())
+        specs = ((spec.name, spec.description, spec.input_schema) for spec in self.registry.specs() if not spec.deferred)
         fixed = sum(len(text) for text in self.system) + len(m.canonical(tuple(specs)))
         lasting = tuple(spec.name for spec in self.registry.specs() if spec.name not in RERUNNABLE)
         self.pipeline = Pipeline(self.settings, self.clock, self._spill, fixed, lasting)

@@ -247,6 +247,7 @@ class Tool:
     result_cap: int | None = 50_000  # characters; None = the tool limits itself
     main_field: ClassVar[str | None] = None  # the input field that rules' specifiers are about
     ends_turn_on_interrupt: ClassVar[bool] = False
+    deferred: bool = False  # told to a model only once the conversation references it
 
     def is_read_only(self, input: Input) -> bool:
         """Whether this very call has no side effects: it may be thrown away and run again."""

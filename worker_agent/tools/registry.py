@@ -47,7 +47,7 @@ class ToolRegistry:
     def specs(self) -> tuple[ToolSpec, ...]:
         """What the model is told of the tools, always the same tuple."""
         if self._specs is None:
-            self._specs = tuple(ToolSpec(t.name, t.description, t.input_schema) for t in self)
+            self._specs = tuple(ToolSpec(t.name, t.description, t.input_schema, t.deferred) for t in self)
         return self._specs
 
     def narrowed(

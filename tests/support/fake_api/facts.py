@@ -81,6 +81,7 @@ class MessageFacts:
     marks: list[tuple[int, str, bool]] = field(default_factory=list)  # block, ttl, is a place for a cache entry
     tool_uses: list[tuple[int, str]] = field(default_factory=list)
     results: list[tuple[int, str]] = field(default_factory=list)
+    references: list[tuple[int, str]] = field(default_factory=list)  # tools that results name
     other: int | None = None  # first block that is no tool_result
     images: int = 0
     sides: list[tuple[int, int]] = field(default_factory=list)  # block, longest side in pixels
@@ -267,6 +268,8 @@ def _inside_result(inner: Any, path: str, index: int, facts: MessageFacts) -> No
     kind = _shape(inner, path, _IN_RESULT, facts)
     if kind in ("text", "image", "document"):
         _CHECKS[kind](inner, path, index, facts)
+    if kind == "tool_reference":
+        facts.references.append((index, inner["tool_name"]))
     if inner.get("cache_control") is not None:
         _mark(inner, path, index, facts, False)
 

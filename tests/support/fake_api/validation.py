@@ -141,6 +141,7 @@ def check(call: Call) -> None:
     _shapes(call)
     _roles(call)
     _pairing(call.facts)
+    _references(call)
     _last(call)
     _marks(call)
     _media(call)
@@ -428,6 +429,18 @@ def _turns(all_facts: list[MessageFacts]) -> list[list[int]]:
         else:
             turns.append([index])
     return turns
+
+
+def _references(call: Call) -> None:
+    """A result may name deferred tools of this very request, and not all tools may be deferred."""
+    tools = call.body.get("tools") or ()
+    deferred = {tool.get("name") for tool in tools if tool.get("defer_loading")}
+    if deferred and len(deferred) == len(tools):
+        raise Refusal("tools: At least one tool must have defer_loading=false.")
+    for index, facts in enumerate(call.facts):
+        for block, name in facts.references:
+            if name not in deferred:
+                raise Refusal(f"messages.{index}.content.{block}: Tool reference '{name}' not found in available tools")
 
 
 def _pairing(all_facts: list[MessageFacts]) -> None:
