@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.api.histories import IMAGE, TOOL, broken_histories, request, rules
+from worker_agent.api.client import ToolSpec
 from worker_agent.api.models import guess, info_for
 from worker_agent.api.normalize import COMPACTION_BETA
 from worker_agent.api.request import CONTEXT_MANAGEMENT_BETA, RequestBuilder
@@ -192,3 +193,37 @@ def test_a_conversation_that_ended_is_forgotten_for_every_model_and_its_room_giv
     builder.forget("unheard of")
     assert {conversation for conversation, _ in builder._kept} == {"two"}
     assert builder._room == 1_000_000 - sum(kept.size for kept in builder._kept.values())
+
+
+# ── deferred tools ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+SCHEMA = {"type": "object", "properties": {}}
+SOME = (ToolSpec("Find", "Finds.", SCHEMA), *(ToolSpec(f"mcp__x__{n}", n, SCHEMA, deferred=True) for n in ("a", "b", "c")))
+
+
+def found(number: int, *names: str):
+    uses = [{"type": "tool_use", "id": f"f{number}", "name": "Find", "input": {}}]
+    content = [text_block("Found"), *({"type": "tool_reference", "tool_name": name} for name in names)]
+    return [assistant(uses), user([tool_result_block(f"f{number}", content)], kind="tool_results")]
+
+
+def test_a_model_that_knows_deferred_tools_gets_them_all_marked_and_its_references_as_they_are():
+    before = body([user("go")], tools=SOME)
+    after = body([user("go"), *found(1, "mcp__x__b", "mcp__x__gone")], tools=SOME)
+    assert before["tools"] == after["tools"]
+    assert [tool.get("defer_loading") for tool in after["tools"]] == [None, True, True, True]
+    assert after["messages"][-1]["content"][0]["content"][1:] == [{"type": "tool_reference", "tool_name": "mcp__x__b"}]
+
+
+def test_any_other_model_is_told_of_a_deferred_tool_once_it_was_found_and_gets_no_reference():
+    builder, plain = RequestBuilder(), guess("local-model")
+    history = [user("go")]
+    assert [t["name"] for t in body(history, plain, builder, tools=SOME)["tools"]] == ["Find"]
+    history += found(1, "mcp__x__c")
+    told = body(history, plain, builder, tools=SOME)
+    assert told["tools"] == [
+        {"name": n, "description": d, "input_schema": SCHEMA} for n, d in (("Find", "Finds."), ("mcp__x__c", "c"))
+    ]
+    assert [block["type"] for block in told["messages"][-1]["content"][0]["content"]] == ["text"]
+    history += found(2, "mcp__x__a", "mcp__x__c")
+    assert [t["name"] for t in body(history, plain, builder, tools=SOME)["tools"]] == ["Find", "mcp__x__c", "mcp__x__a"]

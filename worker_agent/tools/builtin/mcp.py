@@ -25,9 +25,9 @@ class McpTool(Tool):
 
     def __init__(self, offered: Offered, *, trusted: bool = False, deferred: bool = False) -> None:
         tool = offered.tool
-        self.name = tool.name  # type: ignore[misc]
+        self.name = tool.name  # type: ignore[misc]  # one class for all tools of servers: the instance has the name
         self.description = tool.description
-        self.input_schema = tool.input_schema  # type: ignore[misc]
+        self.input_schema = tool.input_schema  # type: ignore[misc]  # and the schema
         self.deferred = deferred
         self.offered = offered
         self._harmless = trusted and tool.read_only
