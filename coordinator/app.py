@@ -26,7 +26,7 @@ from coordinator import agents as agent_files
 from coordinator import lease
 from coordinator.backends.by_kind import ByKind
 from coordinator.backends.local import LocalBackend
-from coordinator.background import Shells
+from coordinator.background import Orders, ShellRun, Shells
 from coordinator.budget import Amount, Limit, TreeBudget
 from coordinator.coordinator import Coordinator
 from coordinator.engines import EngineFactory
@@ -346,7 +346,6 @@ async def _compose(
         redact=redact,
     )
     limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
-    shells = Shells(store, paths, observer)
     skills = SkillIndex(cwd, home=home, trusted=options.trusted)
     worker_tools = ToolRegistry.builtin((SkillTool(skills),) if await asyncio.to_thread(skills.discover) else ())
     memory_directory = repository_root(cwd) / ".coordinator" / "memory"
@@ -354,6 +353,23 @@ async def _compose(
     linked_out = not (options.trusted or notes.is_relative_to(repository_root(cwd)))
     memory = MemoryIndex(notes, paths.memory_index) if notes.is_dir() and not linked_out else None
     instructions = await asyncio.to_thread(partial(memory_files, cwd, home, trusted=options.trusted))
+    coordinator = Coordinator(
+        store=store,
+        agents=agents,
+        paths=paths,
+        cwd=cwd,
+        observer=observer,
+        model_of=lambda asked: resolve(asked or settings.worker_model or settings.model),
+        task_created=hooks.task_created,
+        redact=redact,
+    )
+    orders: Orders = {}
+    commands = LocalBackend(
+        None,
+        lambda task_id: ShellRun(task_id, store=store, observer=observer, orders=orders, nudge=workers.nudge),
+        coordinator.ended,
+    )
+    shells = Shells(store, paths, observer, commands, orders)
     engines = EngineFactory(
         store=store,
         options=options,
@@ -376,16 +392,6 @@ async def _compose(
         memory=memory,
         deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
     )
-    coordinator = Coordinator(
-        store=store,
-        agents=agents,
-        paths=paths,
-        cwd=cwd,
-        observer=observer,
-        model_of=lambda asked: resolve(asked or settings.worker_model or settings.model),
-        task_created=hooks.task_created,
-        redact=redact,
-    )
     worktrees = Worktrees(paths.worktrees(store.session_id))
     workers = LocalBackend(
         Slots(options.max_workers),
@@ -401,7 +407,7 @@ async def _compose(
         coordinator.ended,
     )
     backend = ByKind(
-        {TaskType.LOCAL_AGENT: workers, TaskType.LOCAL_BASH: shells},
+        {TaskType.LOCAL_AGENT: workers, TaskType.LOCAL_BASH: commands},
         lambda task_id: store.read(lambda conn: registry_of_tasks.get(conn, task_id)).type,
     )
     coordinator.backend = backend
@@ -411,11 +417,6 @@ async def _compose(
         if task.parent_id == (parent or store.session_id)
     ]
 
-    def shell_ended(task_id: str, parent_id: str) -> None:
-        backend.nudge(parent_id)
-        coordinator.ended(task_id)
-
-    shells.on_end = shell_ended
     inbox = TaskInbox(store, store.session_id, redact, backend.is_unwinding)
     coordinator.news = inbox.nudge
     agent_tool = AgentTool(coordinator, agents, foreground=not options.use_coordinator)

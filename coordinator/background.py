@@ -1,7 +1,7 @@
 """`local_bash` tasks: shell commands in the background, as tracked as a worker.
 
 A command belongs to the agent that started it: its end is announced to that agent, and it ends with the agent's run, or
-at its time limit.
+at its time limit. It cannot be taken over: its output is gone with the process that ran it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
+
+from coordinator.backends.base import Backend
 from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.paths import Paths
 from coordinator.processes import Processes
@@ -28,22 +31,32 @@ from worker_agent.causes import Cause
 from worker_agent.process import TASK_MARKER, ShellOutcome, run_shell
 from worker_agent.tools.base import ToolContext
 
-STOP_BOUND = 8.0  # seconds for a command's tree to be ended
 log = logging.getLogger(__name__)
 
 
-class Shells:
-    """All background commands of a session; a `Backend`. Belongs to one event loop. `on_end` is called with a task's id."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a command needs that its row does not hold. `command` is as the model wrote it, `timeout` in seconds;
+    `parent_id` is the task that began it, or the session."""
 
-    def __init__(self, store: Store, paths: Paths, observer: Observer) -> None:
+    command: str
+    context: ToolContext
+    timeout: float
+    parent_id: str
+
+
+Orders = dict[str, Order]  # by task id: the commands of this process that have not ended
+
+
+class Shells:
+    """How agents begin and end commands in the background; `backend` runs them, by `orders`."""
+
+    def __init__(self, store: Store, paths: Paths, observer: Observer, backend: Backend, orders: Orders) -> None:
         self._store = store
         self._paths = paths
         self._observer = observer
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._taken: set[str] = set()  # being started or ended: nobody else's
-        self._parents: dict[str, str] = {}
-        self._reasons: dict[str, str] = {}
-        self.on_end: Callable[[str, str], None] = lambda task_id, parent_id: None
+        self._backend = backend
+        self._orders = orders
 
     async def start(self, command: str, cwd: Path, description: str, context: ToolContext, timeout: float) -> Mapping[str, Any]:
         """Answers at once with the new task's id and the file that its output goes to. `timeout` in seconds."""
@@ -61,150 +74,150 @@ class Shells:
             output_file=str(output_file),
             fence=store.fence,
         )
-
-        def create(conn: Any) -> TaskRecord:
-            registry.create(conn, new)
-            registry.claim(conn, id, owner=store.owner, fence=store.fence)
-            return registry.get(conn, id)
-
-        self._taken.add(id)
-        task = await store.write(create)
-        self._parents[id] = parent
-        run = self._run(replace(task, prompt=command), context, timeout)  # what runs is what was written
-        self._running[id] = asyncio.create_task(run, name=f"task {id}")
-        self._tell(task)
+        self._orders[id] = Order(command, context, timeout, parent)  # first: whoever sees the row may have it run
+        try:
+            task = await store.write(lambda conn: registry.create(conn, new))
+        except BaseException:
+            self._orders.pop(id, None)
+            raise
+        self._observer(Observed(store.session_id, id, TaskChanged(task)))
+        await self._backend.spawn(id)
         return {"task_id": id, "output_file": str(output_file)}
-
-    async def stop(self, task_id: str, cause: Cause) -> tuple[str, ...]:
-        """End one whose end is stored (KILLED), or leave it as it stands (any other cause); what survived, in
-        words."""
-        if (task := self._running.get(task_id)) is None:
-            return ()
-        self._reasons.setdefault(task_id, cause)
-        task.cancel()
-        await asyncio.wait({task}, timeout=STOP_BOUND)
-        return await Processes(self._store, task_id).end()
 
     async def end_of(self, parent_id: str) -> list[str]:
         """End the commands of a run that is over; which they were, in words."""
         ended = []
-        for task_id in [id for id, parent in self._parents.items() if parent == parent_id and id in self._running]:
+        for task_id in [id for id, order in self._orders.items() if order.parent_id == parent_id]:
             if self._store.failure is not None:
-                await self.stop(task_id, Cause.STORE)
+                await self._backend.stop(task_id, Cause.STORE)
                 continue
             done = await self._store.write(
                 partial(registry.kill, task_id=task_id, by="system", notify=False, end_reason="its agent ended")
             )
-            survivors = await self.stop(task_id, Cause.KILLED)
+            survivors = await self._backend.stop(task_id, Cause.KILLED)
             if done.changed:
                 ended.append(task_id + (f", of which survived: {'; '.join(survivors)}" if survivors else ""))
         return ended
 
-    async def spawn(self, task_id: str) -> None:
-        """A command that does not run here is one of an earlier owner. It cannot be taken over, its output is gone with
-        that process: end it and say so."""
-        if task_id in self._running or task_id in self._taken:
-            return
-        task = self._store.read(lambda conn: registry.get(conn, task_id))
-        self._taken.add(task.id)
-        survivors = await Processes(self._store, task.id).end()
-        error = "the process that ran it ended" + (f"; these survived: {'; '.join(survivors)}" if survivors else "")
-        end = Ended(
-            status=TaskStatus.FAILED,
-            result=_tail(Path(task.output_file or "")),
-            end_reason="interrupted",
-            error=error,
-            error_class="interrupted",
-            retryable=True,
-        )
-        attempt = await self._store.write(
-            lambda conn: registry.claim(conn, task.id, owner=self._store.owner, fence=self._store.fence)
-        )
-        if attempt is not None:
-            await self._finish(replace(task, attempt=attempt), end, None)
-            self._tell(self._store.read(lambda conn: registry.get(conn, task.id)))
-            self.on_end(task.id, task.parent_id or self._store.session_id)
 
-    def nudge(self, task_id: str) -> None:
+class ShellRun:
+    """One command; a `Run`. Without an order it is one of an earlier owner: what is left of it is ended, and its task
+    says so. `nudge` is called with the id of the task that began it when it has ended."""
+
+    def __init__(self, task_id: str, *, store: Store, observer: Observer, orders: Orders, nudge: Callable[[str], None]) -> None:
+        self._task_id = task_id
+        self._store = store
+        self._observer = observer
+        self._orders = orders
+        self._nudge = nudge
+        self._processes = Processes(store, task_id)
+        self._stopping: Cause | None = None
+        self._running: asyncio.Task[Any] | None = None
+        self.is_recorded = False
+
+    def stop(self, cause: Cause) -> None:
+        if self._stopping is None:
+            self._stopping = cause
+            if self._running is not None:
+                self._running.cancel()
+
+    def nudge(self) -> None:
         """A command reads no messages."""
 
-    def is_unwinding(self, task_id: str) -> bool:
-        return task_id in self._running
+    async def clean_up(self) -> tuple[str, ...]:
+        return await self._processes.end()
 
-    def running(self) -> tuple[str, ...]:
-        return tuple(self._running)
-
-    async def close(self, cause: Cause) -> None:
-        await asyncio.gather(*(self.stop(task_id, cause) for task_id in self.running()))
-
-    async def _run(self, task: TaskRecord, context: ToolContext, timeout: float) -> None:
+    async def run(self) -> None:
+        self._running = asyncio.current_task()
+        order = self._orders.get(self._task_id)
         try:
-            outcome = await self._shell(task, context, timeout)
-            await shielded(self._finish(task, _ended(outcome, timeout), outcome.exit_code))
-        except asyncio.CancelledError:
-            if self._reasons.get(task.id) is Cause.KILLED:
-                tail = _tail(Path(task.output_file or ""))
-                await shielded(self._store.write(lambda conn: registry.attach_partial(conn, task.id, tail)))
-            raise
+            if (task := await self._claim()) is not None:
+                await self._run(task, order)
         except Fenced:
-            log.warning("task %s: another process owns the session", task.id)
+            log.warning("task %s: another process owns the session", self._task_id)
         except DatabaseError as error:  # the session ends by it; the task stands as it was stored last
             self._store.fail(error)
-        except (OSError, ValueError) as error:
-            end = Ended(
-                status=TaskStatus.FAILED,
-                result="",
-                end_reason="error",
-                error=str(error),
-                error_class=type(error).__name__,
-                retryable=False,
-            )
-            await shielded(self._finish(task, end, None))
         finally:
-            self._running.pop(task.id, None)
-            parent = self._parents.pop(task.id)
-            if self._store.failure is None:
-                self._tell(self._store.read(lambda conn: registry.get(conn, task.id)))
-            self.on_end(task.id, parent)
+            self._orders.pop(self._task_id, None)
+            self._tell_end(order)
 
-    async def _shell(self, task: TaskRecord, context: ToolContext, timeout: float) -> ShellOutcome:
-        return await run_shell(
-            task.prompt,
-            cwd=Path(task.cwd or "."),
-            env={**context.environment, TASK_MARKER: task.id},
-            output_file=Path(task.output_file or ""),
-            timeout=timeout,
-            keep=context.settings.bash_output,
-            file_cap=context.settings.bash_file_cap,
-            live=True,
-            grace=context.settings.kill_grace,
-            wrap=context.wrap(),
-            redact=context.redact,
-            on_start=Processes(self._store, task.id).began,
-        )
+    async def _claim(self) -> TaskRecord | None:
+        store = self._store
 
-    async def _finish(self, task: TaskRecord, end: Ended, exit_code: int | None) -> None:
-        end = replace(end, exit_code=exit_code)
-        await self._store.write(lambda conn: registry.finish(conn, task.id, task.attempt, end))
+        def claim(conn: Connection) -> TaskRecord | None:
+            attempt = registry.claim(conn, self._task_id, owner=store.owner, fence=store.fence)
+            return None if attempt is None else registry.get(conn, self._task_id)
 
-    def _tell(self, task: TaskRecord) -> None:
+        task = await store.write(claim)
+        if task is not None:
+            self._observer(Observed(store.session_id, task.id, TaskChanged(task)))
+        return task
+
+    async def _run(self, task: TaskRecord, order: Order | None) -> None:
+        try:
+            end = await (self._interrupted(task) if order is None else self._shell(task, order))
+        except asyncio.CancelledError:
+            if self._stopping is Cause.KILLED:
+                tail = _tail(Path(task.output_file or ""))
+                await shielded(self._store.write(lambda conn: registry.attach_partial(conn, task.id, tail)))
+                self.is_recorded = True
+            raise
+        await shielded(self._store.write(lambda conn: registry.finish(conn, task.id, task.attempt, end)))
+        self.is_recorded = True
+
+    async def _shell(self, task: TaskRecord, order: Order) -> Ended:
+        context = order.context
+        try:
+            outcome = await run_shell(
+                order.command,
+                cwd=Path(task.cwd or "."),
+                env={**context.environment, TASK_MARKER: task.id},
+                output_file=Path(task.output_file or ""),
+                timeout=order.timeout,
+                keep=context.settings.bash_output,
+                file_cap=context.settings.bash_file_cap,
+                live=True,
+                grace=context.settings.kill_grace,
+                wrap=context.wrap(),
+                redact=context.redact,
+                on_start=self._processes.began,
+            )
+        except (OSError, ValueError) as error:
+            return _failed("error", str(error), error_class=type(error).__name__)
+        return _ended(outcome, order.timeout)
+
+    async def _interrupted(self, task: TaskRecord) -> Ended:
+        """End what the process left that ran it."""
+        survivors = await self._processes.end()
+        error = "the process that ran it ended" + (f"; these survived: {'; '.join(survivors)}" if survivors else "")
+        return replace(_failed("interrupted", error, _tail(Path(task.output_file or ""))), retryable=True)
+
+    def _tell_end(self, order: Order | None) -> None:
+        if self._store.failure is not None:
+            return
+        task = self._store.read(lambda conn: registry.get(conn, self._task_id))
         self._observer(Observed(self._store.session_id, task.id, TaskChanged(task)))
+        self._nudge(order.parent_id if order else task.parent_id or task.session_id)
+
+
+def _failed(why: str, error: str, result: str = "", *, error_class: str | None = None) -> Ended:
+    return Ended(
+        status=TaskStatus.FAILED,
+        result=result,
+        end_reason=why,
+        error=error,
+        error_class=error_class or why,
+        retryable=False,
+    )
 
 
 def _ended(outcome: ShellOutcome, limit: float) -> Ended:
     if outcome.exit_code == 0 and not outcome.capped and not outcome.timed_out:
-        return Ended(status=TaskStatus.COMPLETED, result=outcome.output, end_reason="completed")
+        return Ended(status=TaskStatus.COMPLETED, result=outcome.output, end_reason="completed", exit_code=outcome.exit_code)
     why, error = _why(outcome, limit)
     if outcome.survivors:
         error += f"; these processes could not be ended: {', '.join(map(str, outcome.survivors))}"
-    return Ended(
-        status=TaskStatus.FAILED,
-        result=outcome.output,
-        end_reason=why,
-        error=error,
-        error_class=why,
-        retryable=False,
-    )
+    return replace(_failed(why, error, outcome.output), exit_code=outcome.exit_code)
 
 
 def _why(outcome: ShellOutcome, limit: float) -> tuple[str, str]:

@@ -1,4 +1,5 @@
-"""`Backend`: where tasks run. The truth is in the task store; a backend carries only task ids.
+"""`Backend`: where tasks run, and `Run`: one run of a task, whatever it is. The truth is in the task store; a backend
+carries only task ids.
 
 What a backend is told is stored already: `spawn` finds the task's row, `nudge` its message, `stop` its end. So each
 call may come twice, late or never without harm to the record. `tests/conformance/test_backend.py` holds what every one
@@ -10,6 +11,25 @@ from __future__ import annotations
 from typing import Protocol
 
 from worker_agent.causes import Cause
+
+
+class Run(Protocol):
+    """One run of a task. `run` records its end itself and raises nothing but cancellation; `is_recorded` says that it
+    has."""
+
+    is_recorded: bool
+
+    async def run(self) -> None: ...
+
+    def stop(self, cause: Cause) -> None:
+        """Ask it to end now."""
+        ...
+
+    def nudge(self) -> None: ...
+
+    async def clean_up(self) -> tuple[str, ...]:
+        """After the end: prove that nothing it began still runs; what does, in words."""
+        ...
 
 
 class Backend(Protocol):

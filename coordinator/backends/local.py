@@ -1,6 +1,6 @@
-"""Workers as asyncio tasks of this process.
+"""Runs as asyncio tasks of this process.
 
-Each run is one asyncio task: it waits for a slot, runs, and always leaves, whatever ends it. A run is asked to stop
+Each is one asyncio task: it waits for a slot, runs, and always leaves, whatever ends it. A run is asked to stop
 through its own `stop`; only one that does not answer within its bound is cancelled.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import nullcontext
 
+from coordinator.backends.base import Run
 from coordinator.slots import Slots
 from worker_agent.causes import Cause
 
@@ -19,29 +20,11 @@ STOP_BOUND = 5.0  # seconds for a run to unwind before its task is cancelled
 log = logging.getLogger(__name__)
 
 
-class Run(Protocol):
-    """One run of a task. `run` records its end itself and raises nothing but cancellation; `is_recorded` says that it
-    has."""
-
-    is_recorded: bool
-
-    async def run(self) -> None: ...
-
-    def stop(self, cause: Cause) -> None:
-        """Ask it to end now."""
-        ...
-
-    def nudge(self) -> None: ...
-
-    async def clean_up(self) -> tuple[str, ...]:
-        """After the end: prove that nothing it began still runs; what does, in words."""
-        ...
-
-
 class LocalBackend:
-    """Belongs to one event loop. `on_end` is called when a run has left, with its task id."""
+    """Belongs to one event loop. Without `slots` as many run as are asked for. `on_end` is called when a run has left,
+    with its task id."""
 
-    def __init__(self, slots: Slots, make_run: Callable[[str], Run], on_end: Callable[[str], None]) -> None:
+    def __init__(self, slots: Slots | None, make_run: Callable[[str], Run], on_end: Callable[[str], None]) -> None:
         self._slots = slots
         self._make_run = make_run
         self._on_end = on_end
@@ -85,7 +68,7 @@ class LocalBackend:
         await asyncio.gather(*(self.stop(task_id, cause) for task_id in self.running()))
 
     async def _hold(self, task_id: str, run: Run) -> None:
-        async with self._slots.slot():
+        async with self._slots.slot() if self._slots else nullcontext():
             if not self._closed:
                 self._began.add(task_id)
                 await run.run()

@@ -1,86 +1,246 @@
-"""What every `Backend` promises whoever starts, nudges and stops tasks by it, for each of them."""
+"""What every `Backend` promises whoever starts, nudges and stops tasks by it, for each of them: workers and commands in
+this process, and the one door to both."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from coordinator.backends.base import Backend
 from coordinator.backends.by_kind import ByKind
 from coordinator.backends.local import LocalBackend
+from coordinator.background import Order, Orders, ShellRun
 from coordinator.slots import Slots
+from coordinator.store import Store
+from tasks import leases, registry, sessions
+from tasks.db import Database
 from tasks.ids import TaskType
+from tasks.records import NewTask
+from tasks.states import TaskStatus
+from tasks.writer import Writer
+from tests.support.agent import tool_context
 from tests.unit.coordinator.test_local_backend import FakeRun
 from worker_agent.causes import Cause
+from worker_agent.config import SystemClock
 
-Runs = dict[str, FakeRun]
+
+@dataclass
+class Subject:
+    """A backend, and the tasks that it can run: `began` says that one works, `let_go` lets it end by itself. `left` are
+    those that the backend said have left."""
+
+    backend: Backend
+    tasks: list[str]
+    began: Callable[[str], bool]
+    let_go: Callable[[str], None]
+    left: list[str] = field(default_factory=list)
+    runs: dict[str, FakeRun] = field(default_factory=dict)  # where they are not real
 
 
-def local(runs: Runs, log: list[str]) -> Backend:
+Make = Callable[[Path], AbstractAsyncContextManager[Subject]]
+
+
+def _local(left: list[str], runs: dict[str, FakeRun], log: list[str]) -> Backend:
     def make(task_id: str) -> FakeRun:
         runs[task_id] = FakeRun(log, task_id)
         return runs[task_id]
 
-    return LocalBackend(Slots(8), make, lambda task_id: log.append(f"left {task_id}"))
+    return LocalBackend(Slots(8), make, left.append)
 
 
-def by_kind(runs: Runs, log: list[str]) -> Backend:
-    kinds = {TaskType.LOCAL_AGENT: local(runs, log), TaskType.LOCAL_BASH: local(runs, log)}
-    return ByKind(kinds, lambda task_id: TaskType.LOCAL_BASH if task_id.startswith("b") else TaskType.LOCAL_AGENT)
+def _subject(backend: Backend, left: list[str], runs: dict[str, FakeRun], log: list[str]) -> Subject:
+    return Subject(backend, ["a1", "b1", "a2"], lambda id: f"start {id}" in log, lambda id: runs[id].done.set(), left, runs)
 
 
-@pytest.fixture(params=[local, by_kind])
-def make(request: pytest.FixtureRequest) -> Callable[[Runs, list[str]], Backend]:
-    made: Callable[[Runs, list[str]], Backend] = request.param
+@asynccontextmanager
+async def local(tmp_path: Path) -> AsyncIterator[Subject]:
+    left: list[str] = []
+    runs: dict[str, FakeRun] = {}
+    log: list[str] = []
+    yield _subject(_local(left, runs, log), left, runs, log)
+
+
+@asynccontextmanager
+async def by_kind(tmp_path: Path) -> AsyncIterator[Subject]:
+    left: list[str] = []
+    runs: dict[str, FakeRun] = {}
+    log: list[str] = []
+    kinds = {kind: _local(left, runs, log) for kind in (TaskType.LOCAL_AGENT, TaskType.LOCAL_BASH)}
+    door = ByKind(kinds, lambda task_id: TaskType.LOCAL_BASH if task_id.startswith("b") else TaskType.LOCAL_AGENT)
+    yield _subject(door, left, runs, log)
+
+
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[Store]:
+    db = Database.open(directory / "c.db")
+    id = db.write(lambda conn: sessions.create(conn, goal="g", cwd="/", model=None, options={})).id
+    store = Store(db, Writer(db), id, leases.this_owner(), SystemClock())
+    store.fence = db.write(lambda conn: leases.acquire(conn, id, store.owner, store.clock.now()))
+    yield store
+    store.writer.close()
+    db.close()
+
+
+async def command_task(store: Store, directory: Path) -> str:
+    new = NewTask(
+        session_id=store.session_id,
+        type=TaskType.LOCAL_BASH,
+        description="a command",
+        prompt="",
+        parent_id=store.session_id,
+        cwd=str(directory),
+        output_file=str(directory / "output"),
+        fence=store.fence,
+    )
+    return (await store.write(lambda conn: registry.create(conn, new))).id
+
+
+def commands(store: Store, orders: Orders, left: list[str]) -> Backend:
+    return LocalBackend(
+        None,
+        lambda id: ShellRun(id, store=store, observer=lambda seen: None, orders=orders, nudge=lambda parent: None),
+        left.append,
+    )
+
+
+@asynccontextmanager
+async def shells(tmp_path: Path) -> AsyncIterator[Subject]:
+    """Real commands: each says that it began, and waits to be let go."""
+    async with opened(tmp_path) as store:
+        left: list[str] = []
+        ids = [await command_task(store, tmp_path) for _ in range(3)]
+        orders = {
+            id: Order(
+                f"touch began-{id}; until [ -e go-{id} ]; do sleep 0.02; done", tool_context(tmp_path), 30, store.session_id
+            )
+            for id in ids
+        }
+        yield Subject(
+            commands(store, orders, left),
+            ids,
+            lambda id: (tmp_path / f"began-{id}").exists(),
+            lambda id: (tmp_path / f"go-{id}").touch(),
+            left,
+        )
+
+
+@pytest.fixture(params=[local, by_kind, shells])
+def make(request: pytest.FixtureRequest) -> Make:
+    made: Make = request.param
     return made
 
 
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.01)
 
 
-def test_a_backend_runs_what_it_is_given_once_and_names_it_until_it_left(make: Callable[[Runs, list[str]], Backend]) -> None:
+def test_a_backend_runs_what_it_is_given_once_and_names_it_until_it_left(make: Make, tmp_path: Path) -> None:
     async def scenario() -> None:
-        runs: Runs = {}
-        log: list[str] = []
-        backend = make(runs, log)
-        for task_id in ("a1", "b1", "a1"):
-            await backend.spawn(task_id)
-        await settle()
-        assert set(backend.running()) == {"a1", "b1"}
-        assert log == ["start a1", "start b1"]
-        assert backend.is_unwinding("a1") and not backend.is_unwinding("a2")
-        runs["a1"].is_recorded = True
-        assert not backend.is_unwinding("a1")
-        runs["a1"].done.set()
-        await settle()
-        assert backend.running() == ("b1",) and log[-1] == "left a1"
-        await backend.close(Cause.TERMINATED)
-        assert backend.running() == ()
-        await backend.spawn("a2")
-        await settle()
-        assert "start a2" not in log
+        async with make(tmp_path) as subject:
+            backend, (first, second, third) = subject.backend, subject.tasks
+            for task_id in (first, second, first):
+                await backend.spawn(task_id)
+            assert sorted(backend.running()) == sorted((first, second))
+            await until(lambda: subject.began(first) and subject.began(second))
+            assert backend.is_unwinding(first) and not backend.is_unwinding(third)
+            subject.let_go(first)
+            await until(lambda: first in subject.left)
+            assert backend.running() == (second,) and not backend.is_unwinding(first)
+            await backend.close(Cause.TERMINATED)
+            assert backend.running() == () and sorted(subject.left) == sorted((first, second))
 
     asyncio.run(scenario())
 
 
-def test_nudges_and_stops_reach_their_task_and_for_nobody_are_nothing(make: Callable[[Runs, list[str]], Backend]) -> None:
+def test_nothing_begins_once_a_backend_closes_even_what_it_is_given_meanwhile(make: Make, tmp_path: Path) -> None:
     async def scenario() -> None:
-        runs: Runs = {}
-        backend = make(runs, [])
-        for task_id in ("a1", "b1"):
-            await backend.spawn(task_id)
-        await settle()
-        backend.nudge("b1")
-        backend.nudge("a9")
-        assert (runs["a1"].nudges, runs["b1"].nudges) == (0, 1)
-        assert await backend.stop("a9", Cause.KILLED) == ()
-        assert await backend.stop("a1", Cause.KILLED) == ()
-        assert backend.running() == ("b1",)
-        assert await backend.stop("a1", Cause.KILLED) == ()
-        await backend.close(Cause.TERMINATED)
+        async with make(tmp_path) as subject:
+            backend, (first, second, third) = subject.backend, subject.tasks
+            await backend.spawn(first)
+            await until(lambda: subject.began(first))
+            await backend.spawn(second)
+            closing = asyncio.create_task(backend.close(Cause.TERMINATED))
+            await asyncio.sleep(0)
+            await backend.spawn(third)
+            await closing
+            assert backend.running() == ()
+            assert not subject.began(third)
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_reaches_its_task_returns_when_it_left_and_is_nothing_for_others(make: Make, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with make(tmp_path) as subject:
+            backend, (first, second, third) = subject.backend, subject.tasks
+            for task_id in (first, second):
+                await backend.spawn(task_id)
+            await until(lambda: subject.began(first) and subject.began(second))
+            backend.nudge(first)
+            backend.nudge(third)
+            assert await backend.stop(third, Cause.KILLED) == ()
+            assert await backend.stop(first, Cause.KILLED) == ()
+            assert backend.running() == (second,)
+            assert await backend.stop(first, Cause.KILLED) == ()
+            await backend.close(Cause.TERMINATED)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("make", [local, by_kind], indirect=True)
+def test_a_nudge_reaches_the_run_and_a_recorded_run_does_not_unwind_any_more(make: Make, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with make(tmp_path) as subject:
+            backend, runs = subject.backend, subject.runs
+            for task_id in ("a1", "b1"):
+                await backend.spawn(task_id)
+            await until(lambda: subject.began("a1") and subject.began("b1"))
+            backend.nudge("b1")
+            assert (runs["a1"].nudges, runs["b1"].nudges) == (0, 1)
+            runs["a1"].is_recorded = True
+            assert not backend.is_unwinding("a1") and backend.is_unwinding("b1")
+            await backend.close(Cause.TERMINATED)
+
+    asyncio.run(scenario())
+
+
+# ── what commands promise beyond that ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_command_without_an_order_is_an_earlier_owners_and_ends_as_interrupted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as store:
+            left: list[str] = []
+            id = await command_task(store, tmp_path)
+            (tmp_path / "output").write_text("so far")
+            await commands(store, {}, left).spawn(id)
+            await until(lambda: left == [id])
+            task = store.read(lambda conn: registry.get(conn, id))
+            assert (task.status, task.end_reason, task.retryable, task.result) == (
+                TaskStatus.FAILED,
+                "interrupted",
+                True,
+                "so far",
+            )
+
+    asyncio.run(scenario())
+
+
+def test_a_command_that_was_killed_before_it_began_never_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as store:
+            left: list[str] = []
+            id = await command_task(store, tmp_path)
+            orders = {id: Order("touch began", tool_context(tmp_path), 30, store.session_id)}
+            await store.write(lambda conn: registry.kill(conn, id, by="user", notify=False, end_reason="killed"))
+            await commands(store, orders, left).spawn(id)
+            await until(lambda: left == [id])
+            assert not (tmp_path / "began").exists() and orders == {}
 
     asyncio.run(scenario())
