@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
+import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from alembic.script import ScriptDirectory
 
 from tasks import models, outbox, registry, upgrade
 from tasks.db import HEAD_REVISION, Database, DatabaseError
+from tests.migrations import head
 from tests.migrations.support import ROWS_0001, dump, make_file, upgraded
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
@@ -31,6 +35,24 @@ def test_there_is_one_head_and_the_constant_names_it() -> None:
 def test_revisions_are_numbered_in_a_row() -> None:
     numbers = [revision.revision for revision in reversed(list(script().walk_revisions()))]
     assert numbers == [f"{n:04}" for n in range(1, len(numbers) + 1)]
+
+
+def test_a_new_file_is_what_the_revisions_make(tmp_path: Path) -> None:
+    """Word for word, rows and pragmas too. When it fails: `python -m tests.migrations.head`."""
+    Database.open(tmp_path / "store.db").close()
+    head.migrated(tmp_path / "migrated.db")
+    assert head.schema(tmp_path / "store.db") == head.schema(tmp_path / "migrated.db")
+    assert head.FILE.read_text() == head.script()
+    for question in ("SELECT * FROM alembic_version", "PRAGMA journal_mode", "PRAGMA page_size", "PRAGMA encoding",
+                     "PRAGMA auto_vacuum", "PRAGMA user_version", "PRAGMA application_id"):  # fmt: skip
+        with closing(sqlite3.connect(tmp_path / "store.db")) as new, closing(sqlite3.connect(tmp_path / "migrated.db")) as old:
+            assert new.execute(question).fetchall() == old.execute(question).fetchall(), question
+
+
+def test_a_new_file_is_made_without_alembic(tmp_path: Path) -> None:
+    code = f"import sys\nfrom tasks.db import Database\nDatabase.open({str(tmp_path / 'a.db')!r}).close()\nprint('alembic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=MIGRATIONS.parent)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_the_schema_is_what_the_models_say(tmp_path: Path) -> None:
@@ -93,7 +115,7 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         )
         (package / "versions" / f"{number}_next.py").write_text(source)
         monkeypatch.setattr(upgrade, "HEAD_REVISION", number)
-        monkeypatch.setattr(upgrade.resources, "files", lambda name: package)
+        monkeypatch.setattr("importlib.resources.files", lambda name: package)
         return number
 
     return add
