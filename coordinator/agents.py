@@ -4,9 +4,11 @@
 2. Files are Markdown with YAML front matter, in `.claude/agents/**` from the working directory up to the repository
    root (the nearest wins), in the same place of added directories, then under the user's home. The body is the whole
    system prompt.
-3. What comes with a repository counts only when the directory is trusted; the caller says so.
+3. What comes with a repository counts only when that repository is trusted (`Trust`). A file of it whose rights are not as
+   they were trusted cannot be used.
 4. A file without `name` is documentation and passed over silently. Unknown fields never fail; what makes a definition
-   unusable becomes a `Problem` that names the file, and the definition is not loaded.
+   unusable becomes a `Problem` that names the file. No definition from farther off stands in its place: what fenced that
+   kind of worker would be gone.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -24,9 +26,14 @@ from worker_agent import disk
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.tools.rules import RuleSet
+from worker_agent.tools.trust import EVERYTHING, Brought, Trust
 
 MAX_FILES = 1_000  # of one place
 MAX_BYTES = 256 * 1024  # of one file
+PLACE = Path(".claude/agents")
+RIGHTS = ("tools", "disallowedTools", "permissionMode", "hooks", "mcpServers", "isolation")  # what trust is of
+GRANTING = ("permissionMode", "hooks", "mcpServers")  # which of it needs trust of its own
+WIDE_MODES = ("acceptEdits", "bypassPermissions")
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
 MODE_ALIASES = {"manual": "default", "auto": "default"}
@@ -82,19 +89,23 @@ class Problem:
     source: Path
     text: str
     fatal: bool = True
+    name: str | None = None  # of the definition, as far as it is known
 
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """All definitions by name, and what was wrong with the others."""
+    """All definitions by name, and what was wrong with the others; `unusable` says by name why one cannot be used."""
 
     by_name: Mapping[str, AgentDefinition]
     problems: tuple[Problem, ...] = ()
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, name: str) -> AgentDefinition:
         """Raises `ConfigError` naming the kinds there are."""
         if name in self.by_name:
             return self.by_name[name]
+        if name in self.unusable:
+            raise ConfigError(f"the agent type {name!r} cannot be used: {self.unusable[name]}")
         raise ConfigError(f"there is no agent type {name!r}; there are: {', '.join(sorted(self.by_name))}")
 
 
@@ -112,18 +123,53 @@ def builtin() -> dict[str, AgentDefinition]:
     return {worker.name: worker}
 
 
-def load(cwd: Path, *, trusted: bool, add_dirs: Sequence[Path] = (), user_dir: Path | None = None) -> Agents:
+def load(cwd: Path, *, trust: Trust, add_dirs: Sequence[Path] = (), user_dir: Path | None = None) -> Agents:
     """The definitions that hold for `cwd`. `user_dir` is the directory that holds the user's own `agents/`."""
-    places = [user_dir / "agents"] if user_dir else []
-    if trusted:
-        levels = [*reversed(_levels(cwd)), *add_dirs]
-        places += [level / ".claude" / "agents" for level in levels]
-    found, problems = builtin(), []
-    for place in places:
-        here, wrong = _read_directory(place)
-        found |= here
-        problems += wrong
-    return Agents(found, tuple(problems))
+    places = [(user_dir / "agents", EVERYTHING)] if user_dir else []
+    places += [(level / PLACE, trust) for level in (*reversed(_levels(cwd)), *add_dirs) if trust.of(level)]
+    found: dict[str, AgentDefinition | Problem] = dict(builtin())
+    problems: list[Problem] = []
+    for place, its_trust in places:
+        for one in _read_directory(place, its_trust):
+            if isinstance(one, Problem):
+                problems.append(one)
+            if one.name and not (isinstance(one, Problem) and not one.fatal):
+                found[one.name] = one
+    return Agents(
+        {name: one for name, one in found.items() if isinstance(one, AgentDefinition)},
+        tuple(problems),
+        {name: f"{one.source}: {one.text}" for name, one in found.items() if isinstance(one, Problem)},
+    )
+
+
+def look(cwd: Path) -> Iterator[Brought]:
+    """What the definitions of the repository around `cwd` grant, for a person who is about to trust it."""
+    for level in _levels(cwd):
+        for path in _files(level / PLACE):
+            try:
+                text = read(path)
+                definition, _ = parse(text, path)
+            except ConfigError as error:
+                yield Brought(path, problem=str(error))
+                continue
+            if definition is not None:
+                yield brought(text, definition)
+
+
+def brought(text: str, definition: AgentDefinition) -> Brought:
+    """What a definition may do, and what it may not: one whose fences are gone is not the one that was trusted."""
+    front, _ = _front_matter(text)
+    rights = {key: front[key] for key in RIGHTS if front.get(key) is not None}
+    words = [f"agent {definition.name}"]
+    if definition.permission_mode in WIDE_MODES:
+        words.append(f"mode {definition.permission_mode}")
+    words += [f"hook {group.event}: {handler.label}" for group in definition.hooks.groups for handler in group.handlers]
+    assert definition.source is not None
+    return Brought(definition.source, rights, any(_grants(key, front.get(key)) for key in GRANTING), tuple(words))
+
+
+def _grants(key: str, value: Any) -> bool:
+    return bool(value) and (key != "permissionMode" or value in WIDE_MODES)
 
 
 def _levels(cwd: Path) -> list[Path]:
@@ -136,19 +182,28 @@ def _levels(cwd: Path) -> list[Path]:
     return [cwd]
 
 
-def _read_directory(place: Path) -> tuple[dict[str, AgentDefinition], list[Problem]]:
-    found: dict[str, AgentDefinition] = {}
-    problems: list[Problem] = []
+def _read_directory(place: Path, trust: Trust) -> Iterator[AgentDefinition | Problem]:
     for path in _files(place):
+        text = ""
         try:
-            definition, notes = parse(read(path), path)
+            text = read(path)
+            definition, notes = parse(text, path)
         except ConfigError as error:
-            problems.append(Problem(path, str(error)))
+            yield Problem(path, str(error), name=_presumed_name(text, path))
             continue
-        problems += notes
-        if definition:
-            found[definition.name] = definition
-    return found, problems
+        yield from notes
+        if definition is None:
+            continue
+        if trust.counts(brought(text, definition)):
+            yield definition
+        else:
+            yield Problem(path, "is not as it was trusted; it does not count until `coordinator trust`", name=definition.name)
+
+
+def _presumed_name(text: str, path: Path) -> str:
+    """The name of a definition that cannot be read: as a line of it says, else as its file is called."""
+    line = re.search(r"^name[ \t]*:[ \t]*[\"']?([a-z0-9][a-z0-9-]*)", text, re.MULTILINE)
+    return line[1] if line else path.stem
 
 
 def _files(place: Path) -> list[Path]:

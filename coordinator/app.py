@@ -273,7 +273,7 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
     _check(options, settings, cwd, client)
     paths, home = Paths.of(settings), Path.home()
     files = settings_files.load(
-        cwd, home=home, trusted=options.trusted, settings=options.settings, earlier=options.earlier_settings
+        cwd, home=home, trust=options.trust, settings=options.settings, earlier=options.earlier_settings
     )
     scratch = paths.scratch(session_id)
     policy = files.policy(
@@ -287,7 +287,7 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
     return Ground(
         cwd=cwd,
         paths=paths,
-        agents=agent_files.load(cwd, trusted=options.trusted, add_dirs=options.add_dirs, user_dir=home / ".claude"),
+        agents=agent_files.load(cwd, trust=options.trust, add_dirs=options.add_dirs, user_dir=home / ".claude"),
         files=files,
         policy=replace(policy, rules=policy.rules + _shared(scratch)),
         sandbox=choose_sandbox(options.sandbox),

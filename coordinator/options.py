@@ -9,6 +9,7 @@ from typing import Any
 
 from worker_agent.api.models import resolve
 from worker_agent.config import Settings
+from worker_agent.tools.trust import NOTHING, Trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,13 @@ class RunOptions:
     session_id: str | None = None
     interactive: bool = False
     watched: bool = False  # a person looks on: one-line summaries of what tools did are worth a call of the small model
-    trusted: bool = False  # what the repository brings (agents) counts
+    trust: Trust = NOTHING  # what of that which repositories bring counts
     db: str | Path | None = None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the person trusts the session's directory."""
+        return self.trust.trusted
 
     def effective(self) -> Settings:
         """The settings with this run's models in them."""

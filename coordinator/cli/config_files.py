@@ -2,21 +2,26 @@
 
 1. The project's files (`.coordinator/settings.toml`, then `settings.local.toml`) win over the user's `config.toml`; a flag or
    its variable wins over both.
-2. Of what comes with a repository nobody trusts only rules that deny count; one line a file names the rest.
+2. Of what comes with a repository nobody trusts, and of a file that is not as it was trusted, only rules that deny count;
+   one line a file names the rest.
 3. An unknown key is said once and passed over; a file that cannot be read is an error that names it.
 """
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.failures import Failure
 from coordinator.exit_codes import ExitCode
 from worker_agent import disk
+
+if TYPE_CHECKING:
+    from worker_agent.tools.trust import Brought, Trust
 
 PROJECT_FILES = (Path(".coordinator/settings.toml"), Path(".coordinator/settings.local.toml"))
 MAX_BYTES = 1_000_000  # of one file
@@ -33,23 +38,27 @@ class Defaults:
     notes: tuple[str, ...] = ()
 
 
-def read(user_file: Path, project: Path, known: frozenset[str], trusted: Callable[[], bool]) -> Defaults:
-    """All settings files that hold in `project`. Raises `Failure` for one that cannot be read."""
+def read(user_file: Path, project: Path, known: frozenset[str], trust: Callable[[], Trust]) -> Defaults:
+    """All settings files that hold in `project`; `trust` says what the person said of it, and is asked only where there is
+    such a file. Raises `Failure` for one that cannot be read."""
     values: dict[str, Any] = {}
     origins: dict[str, Path] = {}
     notes: list[str] = []
     for path in (user_file, *(project / name for name in PROJECT_FILES)):
         left_out: list[str] = []
         try:
-            found = _load(path, None if path == user_file or trusted() else project)
+            own = path == user_file or not os.path.lexists(path)
+            found = _load(path, None if own or trust().trusted else project)
         except disk.Outside:
             notes.append(f"{path} is left out: it is a link out of the project")
             continue
+        changed = not own and trust().trusted and not trust().counts(brought(path, found))
+        counts = own or (trust().trusted and not changed)
         for key, value in found.items():
             name = key.replace("-", "_")
             if name not in known:
                 notes.append(f"{path}: unknown setting {key!r}")
-            elif path != user_file and name not in FENCES and not trusted():
+            elif name not in FENCES and not counts:
                 left_out.append(key)
             elif name in LISTS:
                 values[name], origins[name] = [*values.get(name, ()), *_listed(path, key, value)], path
@@ -57,8 +66,30 @@ def read(user_file: Path, project: Path, known: frozenset[str], trusted: Callabl
                 values[name], origins[name] = value, path
         if left_out:
             verb = "does" if len(left_out) == 1 else "do"
-            notes.append(f"{path}: {', '.join(left_out)} {verb} not count until `coordinator trust`")
+            what = " is not as it was trusted" if changed else ""
+            notes.append(f"{path}{what}: {', '.join(left_out)} {verb} not count until `coordinator trust`")
     return Defaults(values, origins, tuple(notes))
+
+
+def brought(path: Path, found: Mapping[str, Any]) -> Brought:
+    """What a project's file grants, beside its fences; whichever command it is for, the same."""
+    from worker_agent.tools.trust import Brought
+
+    names = {key.replace("-", "_"): value for key, value in found.items()}
+    rights = {name: value for name, value in names.items() if name not in FENCES}
+    return Brought(path, rights, bool(rights), tuple(f"{name} = {value!r}" for name, value in rights.items()))
+
+
+def look(project: Path) -> Iterator[Brought]:
+    """What each of the project's files grants, for a person who is about to trust it."""
+    from worker_agent.tools.trust import Brought
+
+    for path in (project / name for name in PROJECT_FILES):
+        try:
+            if os.path.lexists(path):
+                yield brought(path, _load(path, None))
+        except Failure as failure:
+            yield Brought(path, problem=str(failure))
 
 
 def _listed(path: Path, key: str, value: Any) -> list[str]:

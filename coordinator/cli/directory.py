@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -12,12 +12,15 @@ from click.core import ParameterSource
 from coordinator.cli import config_files
 from coordinator.cli.context import Context
 
+if TYPE_CHECKING:
+    from worker_agent.tools.trust import Trust
 
-def is_trusted(cli: Context, cwd: Path) -> bool:
-    """Whether what the repository around `cwd` brings counts."""
+
+def trust_of(cli: Context, cwd: Path, *beside: Path) -> Trust:
+    """What counts of the repository around `cwd`, and of those around directories `beside` it."""
     from worker_agent.tools.trust import TrustStore
 
-    return TrustStore(cli.paths.trust).is_trusted(cwd.absolute())
+    return TrustStore(cli.paths.trust).of(cwd.absolute(), *beside)
 
 
 def user_config(cli: Context) -> Path:
@@ -32,7 +35,7 @@ def user_config(cli: Context) -> Path:
 def defaults(cli: Context, cwd: Path, command: click.Command) -> config_files.Defaults:
     """The defaults that settings files give the flags of `command` in `cwd`."""
     known = frozenset(str(p.name) for p in command.params if isinstance(p, click.Option) and p.name and p.expose_value)
-    return config_files.read(user_config(cli), cwd, known, lambda: is_trusted(cli, cwd))
+    return config_files.read(user_config(cli), cwd, known, lambda: trust_of(cli, cwd))
 
 
 class ConfiguredCommand(click.Command):

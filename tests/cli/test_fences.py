@@ -12,6 +12,7 @@ from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
 from tests.support.fake_api import FakeAPI
 from worker_agent.context.injected import memory_files
+from worker_agent.tools.trust import NOTHING
 
 
 def test_denials_add_up_and_a_single_value_is_not_said_twice(program: Program) -> None:
@@ -144,6 +145,6 @@ def test_agents_are_found_through_linked_directories_and_a_fifo_is_no_agent(tmp_
     place.mkdir(parents=True)
     os.symlink(team, place / "linked")
     os.mkfifo(place / "b.md")
-    found = agents.load(tmp_path, trusted=False, user_dir=tmp_path / "user")
+    found = agents.load(tmp_path, trust=NOTHING, user_dir=tmp_path / "user")
     assert "a" in found.by_name
     assert [(problem.source.name, problem.fatal) for problem in found.problems] == [("b.md", True)]

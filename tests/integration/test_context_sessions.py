@@ -16,6 +16,7 @@ from tests.support.fake_api import FakeAPI, compaction, message, text, tool_use
 from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.config import ContextSettings
 from worker_agent.events import Result
+from worker_agent.tools.trust import EVERYTHING
 
 
 def is_summary(request):
@@ -47,7 +48,7 @@ def test_of_twenty_workers_on_one_prefix_one_writes_the_cache_and_nineteen_read_
         return text("my report")
 
     with FakeAPI(script) as api:
-        outcome = bench.run(api, max_workers=20, trusted=True)
+        outcome = bench.run(api, max_workers=20, trust=EVERYTHING)
     assert outcome.exit_code == 0
     workers = [request for request in api.requests if "Agent" not in request.tool_names]
     usages = [request.usage for request in workers]

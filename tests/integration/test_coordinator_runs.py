@@ -28,6 +28,7 @@ from tests.support.fake_api import (
 )
 from worker_agent.errors import ConfigError
 from worker_agent.events import Result
+from worker_agent.tools.trust import EVERYTHING
 
 
 @pytest.fixture
@@ -271,7 +272,7 @@ def test_an_agent_file_gives_prompt_tools_and_model(bench: Bench) -> None:
     (agents / "r.md").write_text("---\nname: reader\ndescription: reads\ntools: Read\nmodel: haiku\n---\nYou only read.")
     script = fleet(coordinator(spawn("one", subagent_type="reader")))
     with FakeAPI(script) as api:
-        bench.run(api, trusted=True)
+        bench.run(api, trust=EVERYTHING)
     (request,) = of_workers(api)
     assert (request.tool_names, request.model) == (["Read"], "claude-haiku-5-5")
     assert request.body["system"][0]["text"] == "You only read."

@@ -6,14 +6,15 @@ over in silence. A file that is no JSON object is an error that names it, and so
 ask rule, a hook, a mode, a block-list): it must not get lost. Any other wrong type is one line and grants nothing.
 
 Trust: what lies inside the project came with it, so its allow rules, hooks, environment, directories and servers count only
-when the person trusted it (`trust.py`; the caller says so). Its deny and ask rules, and modes that only narrow, count always.
+when the person trusted it (`trust.py`; the caller says so), and as they were then: a file whose rights have changed since
+counts as one that nobody trusts. Its deny and ask rules, and modes that only narrow, count always.
 """
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from worker_agent.hooks import HookConfig
 from worker_agent.redaction import Redactor
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleError, RuleSet, Source
-from worker_agent.tools.trust import repository_root
+from worker_agent.tools.trust import Brought, Trust, repository_root
 
 MAX_BYTES = 1_000_000  # of one file
 MANAGED = Path("/etc/claude-code/managed-settings.json")
@@ -36,17 +37,20 @@ _STORED = (
 )  # fmt: skip
 _LEFT_OUT = "leftOut"
 _NARROWING = frozenset({Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK})
+_NARROWING_NAMES = (*map(str, _NARROWING), "manual")
+_GRANTING = ("hooks", "env", "model", "enabledMcpjsonServers", "enableAllProjectMcpServers")
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One file. `base` is what its `/x` patterns hang on; `counts` is False for a project nobody trusts;
-    `left_out` says that the file was a link out of it and is not read."""
+    """One file. `base` is what its `/x` patterns hang on; `counts` is False for a project nobody trusts, and for a file
+    that is not as it was trusted (`changed`); `left_out` says that the file was a link out of it and is not read."""
 
     name: str
     base: Path
     data: Mapping[str, Any]
     counts: bool = True
+    changed: bool = False
     left_out: bool = False
 
 
@@ -91,12 +95,12 @@ class LoadedSettings:
 
 
 def load(
-    cwd: Path, *, home: Path, trusted: bool, settings: str | None = None, earlier: Sequence[str] = (), managed: Path = MANAGED
+    cwd: Path, *, home: Path, trust: Trust, settings: str | None = None, earlier: Sequence[str] = (), managed: Path = MANAGED
 ) -> LoadedSettings:
-    """All settings that hold in `cwd`; `settings` is the value of `--settings`, `earlier` those of the session before it,
+    """All settings that hold in `cwd`; `trust` is what the person said of it; `settings` is the value of `--settings`, `earlier` those of the session before it,
     which hold behind it. Raises `ConfigError`."""
     given = [text for text in (settings, *earlier) if text is not None]
-    layers = tuple(_layers(cwd, home, trusted, given, managed))
+    layers = tuple(_layers(cwd, home, trust, given, managed))
     rules, hooks = RuleSet(), HookConfig()
     for layer in layers:
         rules += _rules(layer)
@@ -159,38 +163,111 @@ def _has_headers(value: Any) -> bool:
     return isinstance(value, list) and any(map(_has_headers, value))
 
 
-def _layers(cwd: Path, home: Path, trusted: bool, given: Iterable[str], managed: Path) -> Iterator[Layer]:
+def _layers(cwd: Path, home: Path, trust: Trust, given: Iterable[str], managed: Path) -> Iterator[Layer]:
     user_base = home / ".claude"
-    yield from _file(managed, managed.parent, True)
+    yield from _file(managed, managed.parent)
     for settings in given:
         yield _given(settings, cwd)
+    for path, project in project_files(cwd, home):
+        for layer in _file(path, project, inside=None if trust.trusted else project):
+            as_trusted = trust.counts(brought(layer))
+            yield replace(layer, counts=trust.trusted and as_trusted, changed=trust.trusted and not as_trusted)
+    yield from _file(user_base / "settings.json", user_base)
+
+
+def project_files(cwd: Path, home: Path) -> Iterator[tuple[Path, Path]]:
+    """The settings files that may come with the repository around `cwd`, each with the directory it is of."""
     for project in dict.fromkeys((cwd, repository_root(cwd))):
         if project.resolve() == home.resolve():
             continue  # the person's own directory: its file is the user's
         for name in (".claude/settings.local.json", ".claude/settings.json"):
-            yield from _file(project / name, project, trusted, inside=None if trusted else project)
-    yield from _file(user_base / "settings.json", user_base, True)
+            yield project / name, project
 
 
-def _file(path: Path, base: Path, counts: bool, inside: Path | None = None) -> Iterator[Layer]:
+def brought(layer: Layer) -> Brought:
+    """What a file grants, beside its fences."""
+    permissions = _permissions(layer)
+    mode = permissions.get("defaultMode")
+    rights = {f"permissions.{key}": permissions.get(key) for key in ("allow", "additionalDirectories")}
+    rights |= {key: layer.data.get(key) for key in _GRANTING}
+    rights["permissions.defaultMode"] = None if mode in _NARROWING_NAMES else mode
+    rights = {key: value for key, value in rights.items() if value}
+    return Brought(Path(layer.name), rights, bool(rights), tuple(_in_words(rights)))
+
+
+def look(path: Path, project: Path) -> Iterator[Brought]:
+    """What the project's file at `path` grants, for a person who is about to trust it; nothing where there is no file."""
+    try:
+        for layer in _file(path, project):
+            yield brought(layer)
+    except ConfigError as error:
+        yield Brought(path, problem=str(error))
+
+
+def servers_brought(path: Path, data: Mapping[str, Any]) -> Brought:
+    """What a project's `.mcp.json` with this content grants: each server is a program that runs, or a place that is told."""
+    servers = data.get("mcpServers")
+    named = servers if isinstance(servers, Mapping) else {}
+    words = tuple(f"server {name}: {_server_in_words(entry)}" for name, entry in named.items())
+    return Brought(path, {"mcpServers": servers} if servers else {}, bool(servers), words)
+
+
+def look_for_servers(path: Path) -> Iterator[Brought]:
+    """What the `.mcp.json` at `path` grants, for a person who is about to trust it; nothing where there is none."""
+    try:
+        for layer in _file(path, path.parent):
+            yield servers_brought(path, layer.data)
+    except ConfigError as error:
+        yield Brought(path, problem=str(error))
+
+
+def _server_in_words(entry: Any) -> str:
+    if not isinstance(entry, Mapping):
+        return str(entry)
+    args = entry.get("args")
+    return " ".join(map(str, (entry.get("url") or entry.get("command"), *(args if isinstance(args, list) else ()))))
+
+
+def _in_words(rights: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in rights.items():
+        match key, value:
+            case "hooks", Mapping():
+                yield from hooks_in_words(value)
+            case "env", Mapping():
+                yield f"environment {', '.join(map(str, value))}"
+            case _, list():
+                yield f"{key} {', '.join(map(str, value))}"
+            case _:
+                yield f"{key} {value}"
+
+
+def hooks_in_words(hooks: Mapping[str, Any]) -> Iterator[str]:
+    """What would run, a piece each: `hook PreToolUse: ./check.sh`."""
+    found = HookConfig.parse(hooks)
+    for group in found.groups:
+        for handler in group.handlers:
+            yield f"hook {group.event}{f' {group.matcher}' if group.matcher else ''}: {handler.label}"
+
+
+def _file(path: Path, base: Path, inside: Path | None = None) -> Iterator[Layer]:
     """The file at `path`; with `inside` a link out of that directory stands for no file, and is named."""
     try:
         content = disk.read_regular(path, limit=MAX_BYTES, inside=inside)
     except (FileNotFoundError, NotADirectoryError):
         return
     except disk.Outside:
-        yield Layer(str(path), base, {}, counts, left_out=True)
+        yield Layer(str(path), base, {}, counts=False, left_out=True)
         return
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: it {error.strerror}") from None
-    yield Layer(str(path), base, _parsed(content, str(path)), counts)
+    yield Layer(str(path), base, _parsed(content, str(path)))
 
 
 def _given(settings: str, cwd: Path) -> Layer:
     if _is_json(settings):
         return Layer("--settings", cwd, _parsed(settings.encode("utf-8", "replace"), "--settings"))
     path = cwd / Path(settings).expanduser()
-    for layer in _file(path, cwd, True):
+    for layer in _file(path, cwd):
         return layer
     raise ConfigError(f"--settings {settings}: there is no such file")
 
@@ -337,10 +414,15 @@ def _held_back(layer: Layer) -> Iterator[str]:
     held = {
         "allow rules": permissions.get("allow"),
         "directories": permissions.get("additionalDirectories"),
+        "mode": (mode := permissions.get("defaultMode")) not in _NARROWING_NAMES and mode,
         "hooks": layer.data.get("hooks"),
         "environment": layer.data.get("env"),
         "servers": layer.data.get("enabledMcpjsonServers") or layer.data.get("enableAllProjectMcpServers"),
         "model": layer.data.get("model"),
     }
-    if named := [what for what, value in held.items() if value]:
-        yield f"{layer.name}: {', '.join(named)} do not count until `coordinator trust`"
+    named = [what for what, value in held.items() if value]
+    changed = " is not as it was trusted" if layer.changed else ""
+    if named:
+        yield f"{layer.name}{changed}: {', '.join(named)} do not count until `coordinator trust`"
+    elif changed:
+        yield f"{layer.name}{changed}; `coordinator trust` says that it may be so"

@@ -1,17 +1,22 @@
 """Which repositories a person trusts: allow rules, hooks, servers and agents that come with one count only then.
 
-A JSON file of ours, keyed by the real path of the repository's root. The file lies in our own directory, never in the
+A JSON file of ours, keyed by the real path of the repository's root. It lies in our own directory, never in the
 repository. Deny and ask rules need no trust. A file that cannot be read trusts nothing and is never written over.
+
+Trust is of what was there. Of each file that grants something a digest of just that is kept: not of its bytes, so that a
+new deny rule, a comment or an agent's other words need no new trust. What a file grants counts while it is as it was; where
+it has changed since, or came later, the file counts as that of an untrusted directory until the person says so again.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +33,93 @@ def repository_root(directory: Path) -> Path:
     return start
 
 
+def place_of(path: Path) -> str:
+    """A file's name in the list: the real path of its directory, and its own name as it is written."""
+    return os.path.join(os.path.realpath(path.parent), path.name)
+
+
+def digest(rights: Mapping[str, Any]) -> str:
+    """Of what a file grants: the same values give the same digest, in whatever order and layout they are written."""
+    text = json.dumps(rights, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What one file of a repository grants, as it is now. `rights` are compared with those that were trusted; a file that
+    `grants` nothing needs no trust as long as nothing of it was trusted. `words` say it to a person, a piece each;
+    `problem` says why the file cannot be used at all."""
+
+    path: Path
+    rights: Mapping[str, Any] = field(default_factory=dict)
+    grants: bool = False
+    words: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a person said of the repository around a session's directory (`trusted`), and around others beside it. `roots`
+    are those that are trusted, `files` the digests of what their files granted then."""
+
+    trusted: bool = False
+    roots: frozenset[Path] = frozenset()
+    files: Mapping[str, str] = field(default_factory=dict)
+    whatever: bool = False  # everything counts: for who shows what is there
+
+    def of(self, directory: Path) -> bool:
+        """Whether the repository around `directory` is trusted."""
+        return self.whatever or repository_root(directory) in self.roots
+
+    def counts(self, brought: Brought) -> bool:
+        """Whether what a file of a trusted repository grants counts: it is as it was when the person said so."""
+        if self.whatever:
+            return True
+        known = self.files.get(place_of(brought.path))
+        return digest(brought.rights) == known if known is not None else not brought.grants
+
+
+NOTHING = Trust()
+EVERYTHING = Trust(trusted=True, whatever=True)
+
+
 @dataclass(frozen=True, slots=True)
 class TrustStore:
-    """`path` is the JSON file: `{"version": 1, "trusted": {"/real/path": {"since": seconds}}}`."""
+    """`path` is the JSON file: `{"version": 2, "trusted": {"/real/path": {"since": seconds, "files": {"/a/file": digest}}}}`."""
 
     path: Path
     clock: Clock = SystemClock()
 
     def is_trusted(self, directory: Path) -> bool:
+        return self.of(directory).trusted
+
+    def of(self, directory: Path, *beside: Path) -> Trust:
+        """What holds in `directory`, and for what directories `beside` it bring. Never raises."""
         try:
-            return str(repository_root(directory)) in self._read()
+            entries = self._read()
         except ConfigError:
-            return False
+            return NOTHING
+        roots = [root for root in map(repository_root, (directory, *beside)) if str(root) in entries]
+        files: dict[str, str] = {}
+        for root in roots:
+            files |= _files(entries[str(root)])
+        return Trust(repository_root(directory) in roots, frozenset(roots), files)
 
     def trusted(self) -> tuple[Path, ...]:
         """All of them, sorted. Raises `ConfigError`."""
         return tuple(Path(key) for key in sorted(self._read()))
 
-    def trust(self, directory: Path) -> Path:
-        """Trust the repository around `directory`; its root. Raises `ConfigError`."""
+    def trust(self, directory: Path, brought: Iterable[Brought] = ()) -> Path:
+        """Trust the repository around `directory`, and of its files what `brought` says they grant; others of it stay as
+        they were trusted. Its root. Raises `ConfigError`."""
         root = repository_root(directory)
         if not root.is_dir():
             raise ConfigError(f"{root} is no directory")
+        now = {place_of(one.path): digest(one.rights) if one.rights else None for one in brought}
         with self._changing() as entries:
-            entries[str(root)] = {"since": self.clock.now()}
+            files = _files(entries.get(str(root))) | now
+            kept = {path: known for path, known in files.items() if known is not None and os.path.lexists(path)}
+            entries[str(root)] = {"since": self.clock.now(), "files": kept}
         return root
 
     def revoke(self, directory: Path) -> bool:
@@ -81,7 +149,13 @@ class TrustStore:
                 entries = self._read()
                 yield entries
                 new = self.path.with_suffix(".new")
-                new.write_text(json.dumps({"version": 1, "trusted": entries}, indent=2, sort_keys=True) + "\n", "utf-8")
+                new.write_text(json.dumps({"version": 2, "trusted": entries}, indent=2, sort_keys=True) + "\n", "utf-8")
                 os.replace(new, self.path)
         except OSError as error:
             raise ConfigError(f"the list of trusted directories {self.path} cannot be written: {error}") from None
+
+
+def _files(entry: Any) -> dict[str, str]:
+    """The digests of one repository; none for an entry of an earlier program, which kept none."""
+    files = entry.get("files") if isinstance(entry, Mapping) else None
+    return {str(path): str(known) for path, known in files.items()} if isinstance(files, Mapping) else {}

@@ -9,9 +9,10 @@ import click
 from coordinator.agents import AgentDefinition, Agents, Problem, load, parse, read
 from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.directory import is_trusted
+from coordinator.cli.directory import trust_of
 from coordinator.cli.terminal_text import one_line
 from coordinator.exit_codes import ExitCode
+from worker_agent.tools.trust import EVERYTHING
 
 directory_option = click.option(
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("."), help="Another directory."
@@ -24,15 +25,15 @@ directory_option = click.option(
 @common_options
 @pass_cli
 def list_agents(cli: Context, cwd: Path, as_json: bool) -> None:
-    trusted = is_trusted(cli, cwd)
-    agents = load(cwd.absolute(), trusted=trusted, user_dir=Path.home() / ".claude")
+    trust = trust_of(cli, cwd)
+    agents = load(cwd.absolute(), trust=trust, user_dir=Path.home() / ".claude")
     rows = [_row(agent) for _, agent in sorted(agents.by_name.items())]
     if as_json:
         cli.console.json(rows)
     else:
         cli.console.grid(render.agent_grid(rows))
     _tell(cli, agents.problems)
-    if not trusted and (held := _held_back(cwd, agents)):
+    if not trust.trusted and (held := _held_back(cwd, agents)):
         cli.console.note(f"not counted until `coordinator trust`: {', '.join(held)}")
 
 
@@ -42,7 +43,7 @@ def list_agents(cli: Context, cwd: Path, as_json: bool) -> None:
 @common_options
 @pass_cli
 def validate(cli: Context, files: tuple[Path, ...], cwd: Path) -> int:
-    problems = _check(files) if files else load(cwd.absolute(), trusted=True, user_dir=Path.home() / ".claude").problems
+    problems = _check(files) if files else load(cwd.absolute(), trust=EVERYTHING, user_dir=Path.home() / ".claude").problems
     for problem in problems:
         word = "error" if problem.fatal else "note"
         cli.console.line(f"{problem.source}: {word}: {one_line(problem.text)}")
@@ -80,7 +81,7 @@ def _row(agent: AgentDefinition) -> dict[str, object]:
 
 
 def _held_back(cwd: Path, agents: Agents) -> list[str]:
-    with_repository = load(cwd.absolute(), trusted=True, user_dir=Path.home() / ".claude")
+    with_repository = load(cwd.absolute(), trust=EVERYTHING, user_dir=Path.home() / ".claude")
     return sorted(name for name, agent in with_repository.by_name.items() if agents.by_name.get(name) != agent)
 
 

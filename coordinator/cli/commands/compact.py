@@ -15,7 +15,7 @@ import click
 from coordinator.cli.commands.run import check
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.directory import is_trusted
+from coordinator.cli.directory import trust_of
 from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import find_session
 from coordinator.options import RunOptions
@@ -49,7 +49,12 @@ def _as_before(cli: Context, session: SessionRecord) -> RunOptions:
     known["add_dirs"] = tuple(map(Path, known.get("add_dirs", ())))
     cwd = Path(session.cwd)
     return RunOptions(
-        **known, resume=session.id, cwd=cwd, config=cli.settings, db=cli.database_url, trusted=is_trusted(cli, cwd)
+        **known,
+        resume=session.id,
+        cwd=cwd,
+        config=cli.settings,
+        db=cli.database_url,
+        trust=trust_of(cli, cwd, *known["add_dirs"]),
     )
 
 

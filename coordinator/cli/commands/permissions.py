@@ -10,7 +10,7 @@ import click
 
 from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.directory import is_trusted
+from coordinator.cli.directory import trust_of
 from coordinator.cli.failures import Failure
 from coordinator.cli.run_flags import DIRECTORY, MODES, Names, flag, together
 from coordinator.exit_codes import ExitCode
@@ -73,7 +73,7 @@ def test(
 
     tool, given = read_call(call)
     here, home = Path.cwd(), Path.home()
-    loaded = settings_files.load(here, home=home, trusted=is_trusted(cli, here), settings=settings)
+    loaded = settings_files.load(here, home=home, trust=trust_of(cli, here), settings=settings)
     for line in (*loaded.problems, *loaded.held_back):
         cli.console.note(line)
     policy = loaded.policy(

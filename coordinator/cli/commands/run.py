@@ -20,7 +20,7 @@ from coordinator.cli.background import Ready, start_in_background
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context
 from coordinator.cli.credentials import credentials_problem
-from coordinator.cli.directory import ConfiguredCommand, is_trusted
+from coordinator.cli.directory import ConfiguredCommand, trust_of
 from coordinator.cli.drive import Drive
 from coordinator.cli.failures import Failure
 from coordinator.cli.person import Person
@@ -67,6 +67,7 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
     if values["offline"]:
         values["model"] = values["worker_model"] = offline_model()
     schema = flags["json_schema"]
+    added = tuple(path.absolute() for path in values["add_dirs"])
     return RunOptions(
         **values
         | {
@@ -74,10 +75,10 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
             "config": cli.settings,
             "db": cli.database_url,
             "cwd": Path(os.path.abspath(flags["cwd"])),  # without `..`, but with the links the person named
-            "add_dirs": tuple(path.absolute() for path in values["add_dirs"]),
+            "add_dirs": added,
             "json_schema": read_schema(schema) if schema else None,
             # What is trusted is the directory of the session, not the one the command was called in.
-            "trusted": is_trusted(cli, Path(session.cwd) if session else flags["cwd"]),
+            "trust": trust_of(cli, Path(session.cwd) if session else flags["cwd"], *added),
         }
     )
 

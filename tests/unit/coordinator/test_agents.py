@@ -6,6 +6,7 @@ import pytest
 
 from coordinator import agents
 from worker_agent.errors import ConfigError
+from worker_agent.tools.trust import EVERYTHING, NOTHING
 
 REVIEWER = """---
 name: reviewer
@@ -27,7 +28,7 @@ def write(path: Path, text: str) -> None:
 
 
 def test_the_worker_is_built_in_and_its_prompt_holds_nothing_that_varies() -> None:
-    worker = agents.load(Path("/"), trusted=False).get("worker")
+    worker = agents.load(Path("/"), trust=NOTHING).get("worker")
     assert worker.tools is None and worker.prompt.startswith("You are a worker.")
 
 
@@ -56,9 +57,9 @@ def test_the_nearest_directory_wins_and_an_untrusted_one_does_not_count(tmp_path
     write(home / "agents" / "r.md", REVIEWER.replace("You review", "home"))
     write(tmp_path / ".claude/agents/deep/r.md", REVIEWER.replace("You review", "top"))
     write(inner / ".claude/agents/r.md", REVIEWER.replace("You review", "inner"))
-    assert agents.load(inner, trusted=True, user_dir=home).get("reviewer").prompt == "inner."
-    assert agents.load(tmp_path, trusted=True, user_dir=home).get("reviewer").prompt == "top."
-    assert agents.load(inner, trusted=False, user_dir=home).get("reviewer").prompt == "home."
+    assert agents.load(inner, trust=EVERYTHING, user_dir=home).get("reviewer").prompt == "inner."
+    assert agents.load(tmp_path, trust=EVERYTHING, user_dir=home).get("reviewer").prompt == "top."
+    assert agents.load(inner, trust=NOTHING, user_dir=home).get("reviewer").prompt == "home."
 
 
 def test_a_file_without_a_name_is_documentation(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_a_bad_file_becomes_a_problem_and_does_not_hide_the_others(tmp_path: Pat
     write(tmp_path / ".claude/agents/bad.md", "---\nname: ab\n---\n")
     write(tmp_path / ".claude/agents/good.md", REVIEWER)
     (tmp_path / ".claude/agents/binary.md").write_bytes(b"\xff\xfe\x00")
-    loaded = agents.load(tmp_path, trusted=True)
+    loaded = agents.load(tmp_path, trust=EVERYTHING)
     assert sorted(p.source.name for p in loaded.problems if p.fatal) == ["bad.md", "binary.md"]
     assert loaded.get("reviewer").source == tmp_path / ".claude/agents/good.md"
 
@@ -97,4 +98,4 @@ def test_a_description_with_a_colon_is_still_read() -> None:
 
 def test_an_unknown_type_names_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there are: worker"):
-        agents.load(tmp_path, trusted=True).get("wizard")
+        agents.load(tmp_path, trust=EVERYTHING).get("wizard")

@@ -11,6 +11,7 @@ import pytest
 from worker_agent.errors import ConfigError
 from worker_agent.tools.permissions import Mode
 from worker_agent.tools.settings_files import LoadedSettings, load
+from worker_agent.tools.trust import EVERYTHING, NOTHING
 
 
 class Bench:
@@ -33,7 +34,8 @@ class Bench:
         self.write(self.project / ".claude/settings.local.json", data)
 
     def load(self, trusted: bool = True, settings: str | None = None, cwd: Path | None = None) -> LoadedSettings:
-        return load(cwd or self.project, home=self.home, trusted=trusted, settings=settings, managed=self.managed)
+        trust = EVERYTHING if trusted else NOTHING
+        return load(cwd or self.project, home=self.home, trust=trust, settings=settings, managed=self.managed)
 
 
 @pytest.fixture
