@@ -22,28 +22,28 @@ from typing import Any
 
 from sqlalchemy import exc
 
-from coordinator import agents as agent_files
-from coordinator import lease
-from coordinator.backends.by_kind import ByKind
-from coordinator.backends.local import LocalBackend
-from coordinator.background import Orders, ShellRun, Shells
-from coordinator.budget import Amount, Limit, TreeBudget
-from coordinator.coordinator import Coordinator
-from coordinator.engines import EngineFactory
-from coordinator.foreign import ForeignChanges
-from coordinator.inbox import TaskInbox
+from coordinator.agents import definitions as agent_files
+from coordinator.agents.budget import Amount, Limit, TreeBudget
+from coordinator.agents.engines import EngineFactory
+from coordinator.agents.inbox import TaskInbox
 from coordinator.observed import Observed, Observer
 from coordinator.options import RunOptions
+from coordinator.other_processes import lease
+from coordinator.other_processes.foreign import ForeignChanges
 from coordinator.paths import Paths
-from coordinator.processes import Processes
-from coordinator.session import RunOutcome, Session, SessionHandle
-from coordinator.slots import Slots
+from coordinator.runs.backends.by_kind import ByKind
+from coordinator.runs.backends.local import LocalBackend
+from coordinator.runs.background import Orders, ShellRun, Shells
+from coordinator.runs.processes import Processes
+from coordinator.runs.slots import Slots
+from coordinator.runs.workers import WorkerRun
+from coordinator.runs.worktrees import Worktrees
+from coordinator.session.coordinator import Coordinator
+from coordinator.session.session import RunOutcome, Session, SessionHandle
 from coordinator.store import Store
 from coordinator.tools.agent import AgentTool
 from coordinator.tools.send_message import SendMessageTool
 from coordinator.tools.task_stop import TaskStopTool
-from coordinator.workers import WorkerRun
-from coordinator.worktrees import Worktrees
 from tasks import leases, ledger, sessions
 from tasks import registry as registry_of_tasks
 from tasks.db import Database

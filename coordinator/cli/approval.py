@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coordinator.cli.console import Console
 from coordinator.cli.person import Person
-from coordinator.cli.terminal_text import one_line
+from coordinator.views.terminal_text import one_line
 from worker_agent.tools.base import Allow, Ask, Deny, Input, Tool, ToolContext
 
 YES = frozenset({"y", "yes"})

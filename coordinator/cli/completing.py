@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from coordinator.cli.context import Context
-from coordinator.cli.terminal_text import one_line
+from coordinator.views.terminal_text import one_line
 
 LIMIT = 50
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.failures import Failure
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from worker_agent import disk
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from coordinator.cli.terminal_text import escape_json
+from coordinator.views.terminal_text import escape_json
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole

@@ -16,7 +16,7 @@ import click
 
 from coordinator.cli.console import Console
 from coordinator.cli.failures import Failure
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from coordinator.paths import Paths

@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from coordinator.cli import directory
 from coordinator.cli.context import Context
 from coordinator.cli.failures import Failure
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tasks.records import SessionRecord
 
 # The strictest first.

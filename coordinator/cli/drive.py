@@ -21,14 +21,14 @@ from coordinator.cli.console import Console
 from coordinator.cli.early import CODES
 from coordinator.cli.person import Person
 from coordinator.cli.run_views import Started, View
-from coordinator.exit_codes import ExitCode
 from coordinator.options import RunOptions
+from coordinator.views.exit_codes import ExitCode
 from worker_agent.api import transports
 from worker_agent.concealment import conceal
 from worker_agent.tools.base import Approver
 
 if TYPE_CHECKING:
-    from coordinator.session import SessionHandle
+    from coordinator.session.session import SessionHandle
 
 Outcome = TypeVar("Outcome")
 

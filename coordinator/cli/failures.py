@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.DONE: "done",

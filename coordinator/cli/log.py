@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.failures import translate
-from coordinator.cli.terminal_text import literal, without_control
+from coordinator.views.terminal_text import literal, without_control
 from worker_agent.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.context import Context
-from coordinator.views import session_json, task_detail_json, task_json
+from coordinator.views.values import session_json, task_detail_json, task_json
 from tasks import registry, sessions, transcripts
 from tasks.errors import NotFound
 from tasks.records import SessionRecord, SessionStatus, TaskRecord

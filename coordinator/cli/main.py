@@ -20,7 +20,7 @@ from coordinator.cli.context import Context, common_options
 from coordinator.cli.failures import Bug, Failure, translate
 from coordinator.cli.lazy import LazyGroup
 from coordinator.cli.table import COMMANDS
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 
 
 class Root(LazyGroup):

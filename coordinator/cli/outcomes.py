@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from coordinator.exit_codes import ExitCode, exit_code
+from coordinator.views.exit_codes import ExitCode, exit_code
 
 ENDED = frozenset({"completed", "failed", "killed"})
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coordinator.cli.terminal_text import columns, cut, literal, one_line
+from coordinator.views.terminal_text import columns, cut, literal, one_line
 from worker_agent.words import counted
 
 if TYPE_CHECKING:

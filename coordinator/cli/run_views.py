@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from coordinator.cli import render
 from coordinator.cli.console import Console, Region
 from coordinator.cli.stream_json import StreamJson, init_line
-from coordinator.cli.terminal_text import literal, one_line
 from coordinator.observed import Observed, TaskChanged
-from coordinator.views import task_detail_json
+from coordinator.views.terminal_text import literal, one_line
+from coordinator.views.values import task_detail_json
 from worker_agent.events import MessageAdded, Notice, NoticeKind, TextDelta, Tombstone
 from worker_agent.words import counted
 

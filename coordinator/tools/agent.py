@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from coordinator.agents import Agents
-from coordinator.coordinator import Coordinator, SpawnRequest
+from coordinator.agents.definitions import Agents
+from coordinator.session.coordinator import Coordinator, SpawnRequest
 from tasks import notifications
 from tasks.errors import NameTaken
 from tasks.records import TaskRecord

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from coordinator.coordinator import Coordinator, Sent
+from coordinator.session.coordinator import Coordinator, Sent
 from tasks.errors import Ambiguous, NotFound
 from worker_agent.errors import ConfigError, ToolError
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from coordinator.coordinator import Coordinator, StopOutcome
+from coordinator.session.coordinator import Coordinator, StopOutcome
 from tasks.errors import Ambiguous, NotFound
 from worker_agent.errors import ToolError
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult

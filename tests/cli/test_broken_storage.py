@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program
 from tests.cli.test_run_api import with_api
 from tests.integration.scripts import coordinator, fleet

@@ -17,8 +17,8 @@ from coordinator.cli.failures import MEANINGS
 from coordinator.cli.lazy import Entry, load
 from coordinator.cli.main import cli
 from coordinator.cli.table import COMMANDS
-from coordinator.exit_codes import ExitCode
 from coordinator.options import RunOptions
+from coordinator.views.exit_codes import ExitCode
 from tests.architecture.source import ROOT
 from tests.cli.program import Program
 

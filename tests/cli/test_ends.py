@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program
 from tests.cli.seed import seeded
 from tests.cli.test_run_api import start, until, with_api

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from coordinator import agents
+from coordinator.agents import definitions as agents
 from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
 from tests.support.fake_api import FakeAPI

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program
 from tests.cli.test_run_api import start, until, with_api
 from tests.integration.scripts import coordinator, fleet

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program
 
 # A run whose loop, threads, tasks, destructors and warnings all break.
 BROKEN = """
 import asyncio, sys, threading, warnings
-from coordinator import session
+from coordinator.session import session
 from coordinator.cli import main
 
 class Dying:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tasks import leases, sessions
 from tasks.db import Database
 from tasks.records import Owner

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.cli import render
-from coordinator.cli.terminal_text import columns
+from coordinator.views.terminal_text import columns
 
 
 def task(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program
 from tests.cli.test_tasks import FIELDS
 

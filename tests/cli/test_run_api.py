@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program
 from tests.cli.seed import HOSTILE
 from tests.integration.scripts import coordinator, fleet, spawn

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program
 from tests.cli.seed import HOSTILE, Seed, seeded
 

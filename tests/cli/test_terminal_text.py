@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cli.terminal_text import columns, cut, escape_json, literal, one_line
+from coordinator.views.terminal_text import columns, cut, escape_json, literal, one_line
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None, exclude_categories=()), max_size=60) | st.text(
     alphabet="\x1b[]0;m\x07\x9b\x9d\\PX^_ \r\n\tA\u202e", max_size=40

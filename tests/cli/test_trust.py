@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coordinator import agents
+from coordinator.agents import definitions as agents
 from coordinator.cli import config_files
 from tests.cli.program import Program
 from tests.cli.test_run_api import with_api

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program
 from tests.cli.test_run_api import start, with_api
 from tests.integration.scripts import by_turn, coordinator, fleet

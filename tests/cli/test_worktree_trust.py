@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import taking_over
+from coordinator.runs import taking_over
 from tests.cli.program import Program
 from tests.cli.seed import seeded
 from tests.support.hostile import IDENTITY, SIGNS, Hostile, hostile, run

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.backends.base import Backend
-from coordinator.backends.by_kind import ByKind
-from coordinator.backends.local import LocalBackend
-from coordinator.background import Order, Orders, ShellRun
-from coordinator.slots import Slots
+from coordinator.runs.backends.base import Backend
+from coordinator.runs.backends.by_kind import ByKind
+from coordinator.runs.backends.local import LocalBackend
+from coordinator.runs.background import Order, Orders, ShellRun
+from coordinator.runs.slots import Slots
 from coordinator.store import Store
 from tasks import leases, registry, sessions
 from tasks.db import Database

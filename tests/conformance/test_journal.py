@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal import TaskJournal, from_record, to_step
+from coordinator.agents.journal import TaskJournal, from_record, to_step
 from coordinator.store import Store
 from tasks import leases, outbox, sessions, transcripts
 from tasks.db import Database

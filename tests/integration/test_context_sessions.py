@@ -8,8 +8,8 @@ from dataclasses import replace
 import orjson
 from click.testing import CliRunner
 
+from coordinator.agents.journal import from_record
 from coordinator.app import compact_session
-from coordinator.journal import from_record
 from tasks import outbox, registry, sessions, transcripts
 from tests.integration.harness import Bench
 from tests.support.fake_api import FakeAPI, compaction, message, text, tool_use

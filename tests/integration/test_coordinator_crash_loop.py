@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
-from coordinator.journal import from_record
+from coordinator.agents.journal import from_record
+from coordinator.views.exit_codes import ExitCode
 from tasks import registry, transcripts
 from tasks.registry import TaskFilter
 from tests.integration.harness import Bench

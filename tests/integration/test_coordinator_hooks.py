@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.integration.harness import Bench
 from tests.integration.scripts import by_turn, coordinator, fleet
 from tests.support.fake_api import FakeAPI, message, tool_use

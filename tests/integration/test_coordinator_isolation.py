@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tests.integration.harness import Bench
 from tests.integration.scripts import by_turn, coordinator, fleet, notified, spawn
 from tests.support.fake_api import FakeAPI, message, tool_use
@@ -149,7 +149,7 @@ def test_a_tool_that_ignores_cancellation_does_not_hold_the_stop_or_the_slot(ben
 
 
 def test_a_run_that_breaks_ends_its_task_with_the_class_of_what_broke(bench: Bench, monkeypatch) -> None:
-    from coordinator.engines import EngineFactory
+    from coordinator.agents.engines import EngineFactory
 
     async def broken(self, parts):
         raise LookupError("a bug")

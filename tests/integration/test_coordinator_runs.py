@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
 from coordinator.observed import TaskChanged
+from coordinator.views.exit_codes import ExitCode
 from tasks import outbox, registry
 from tasks.notifications import parse
 from tasks.registry import TaskFilter

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.exit_codes import ExitCode
-from coordinator.kill import kill_task
+from coordinator.other_processes.kill import kill_task
+from coordinator.views.exit_codes import ExitCode
 from tasks import leases, outbox, registry, sessions
 from tasks.db import Database
 from tasks.errors import Owned
@@ -418,7 +418,7 @@ def test_a_notification_is_delivered_exactly_once_through_a_crash(bench: Bench, 
 def test_a_repaired_coordinator_knows_its_live_tasks_and_pairs_every_call(bench: Bench, store: Database) -> None:
     """R1: four calls, one result on record: the request pairs them all. What the record of tasks knows is told, of the
     rest that the effect is unknown."""
-    from coordinator.journal import to_record
+    from coordinator.agents.journal import to_record
     from tasks import transcripts
     from worker_agent.messages import assistant, tool_result_block, user
 

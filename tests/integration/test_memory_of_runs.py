@@ -7,8 +7,8 @@ import time
 import weakref
 from pathlib import Path
 
-from coordinator.exit_codes import ExitCode
 from coordinator.observed import Observed
+from coordinator.views.exit_codes import ExitCode
 from tests.integration.harness import Bench
 from tests.integration.scripts import by_turn, coordinator, fleet
 from tests.support.fake_api import FakeAPI, message, tool_use

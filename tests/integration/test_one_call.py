@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.budget import Amount, Limit, TreeBudget
+from coordinator.agents.budget import Amount, Limit, TreeBudget
 from tests.support.agent import FAST, Probe, collect, engine
 from tests.support.fake_api import FakeAPI, text, tool_use
 from worker_agent import events as e

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from coordinator.agents import AgentDefinition, Agents, Problem, load, parse, read
+from coordinator.agents.definitions import AgentDefinition, Agents, Problem, load, parse, read
 from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import trust_of
-from coordinator.cli.terminal_text import one_line
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
+from coordinator.views.terminal_text import one_line
 from worker_agent.tools.trust import EVERYTHING
 
 directory_option = click.option(

@@ -11,7 +11,7 @@ from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import Shown, find_session, shown_sessions, shown_tasks
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tasks import registry, sessions
 from tasks.registry import TaskFilter
 from tasks.watch import Watcher

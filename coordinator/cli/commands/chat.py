@@ -22,13 +22,13 @@ from coordinator.cli.directory import ConfiguredCommand
 from coordinator.cli.drive import Drive
 from coordinator.cli.person import Person
 from coordinator.cli.run_views import PlainView, Started, headline
-from coordinator.cli.terminal_text import literal
 from coordinator.observed import Observed
+from coordinator.views.terminal_text import literal
 from worker_agent.events import MessageAdded, Result, TextDelta, Tombstone
 from worker_agent.words import counted
 
 if TYPE_CHECKING:
-    from coordinator.session import SessionHandle
+    from coordinator.session.session import SessionHandle
 
 LEAVE = frozenset({"/quit", "/exit"})
 PROMPT = "> "

@@ -16,7 +16,7 @@ from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.credentials import credentials_problem
 from coordinator.cli.failures import Failure, translate
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from tasks.errors import StoreError

@@ -12,7 +12,7 @@ from coordinator.cli.commands.logs import message_json, parts
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import find_session, shown_sessions, shown_tasks
-from coordinator.cli.terminal_text import literal
+from coordinator.views.terminal_text import literal
 from tasks import agents, registry, transcripts
 from tasks.records import AgentRecord, MessageRecord
 from tasks.registry import TaskFilter

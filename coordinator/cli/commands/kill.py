@@ -13,7 +13,7 @@ from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import find_any
 from coordinator.cli.run_flags import Duration
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tasks import registry
 from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
@@ -50,7 +50,7 @@ def _all_live(conn: Connection) -> list[TaskRecord]:
 
 
 def _kill_tasks(cli: Context, tasks: Sequence[TaskRecord], grace: float) -> Iterator[ExitCode]:
-    from coordinator.kill import kill_tasks
+    from coordinator.other_processes.kill import kill_tasks
 
     for done in kill_tasks(cli.database, [task.id for task in tasks], by=BY, grace=grace) if tasks else ():
         cli.console.line(f"{done.task_id} {'killed' if done.changed else f'had ended: {done.status}'}")
@@ -60,7 +60,7 @@ def _kill_tasks(cli: Context, tasks: Sequence[TaskRecord], grace: float) -> Iter
 
 
 def _kill_session(cli: Context, session_id: str, grace: float) -> ExitCode:
-    from coordinator.kill import kill_session
+    from coordinator.other_processes.kill import kill_session
 
     done = kill_session(cli.database, session_id, by=BY, grace=grace)
     cli.console.line(f"{session_id} {'killed' if done.changed else 'had ended'}")

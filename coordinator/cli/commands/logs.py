@@ -20,8 +20,8 @@ from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import Owners
 from coordinator.cli.outcomes import ENDED, task_code, worst
-from coordinator.exit_codes import ExitCode
-from coordinator.views import iso, task_json
+from coordinator.views.exit_codes import ExitCode
+from coordinator.views.values import iso, task_json
 from tasks import registry, sessions, transcripts
 from tasks.errors import NotFound
 from tasks.ids import TaskType

@@ -13,7 +13,7 @@ from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import trust_of
 from coordinator.cli.failures import Failure
 from coordinator.cli.run_flags import DIRECTORY, MODES, Names, flag, together
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from worker_agent.tools.confinement import AgentConfinement

@@ -25,8 +25,8 @@ from coordinator.cli.drive import Drive
 from coordinator.cli.failures import Failure
 from coordinator.cli.person import Person
 from coordinator.cli.run_views import choose
-from coordinator.exit_codes import ExitCode
 from coordinator.options import RunOptions
+from coordinator.views.exit_codes import ExitCode
 
 PATIENCE = 1.0  # seconds for the first of what is piped in
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directories

@@ -16,7 +16,7 @@ from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import Owners, find_tasks
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tasks import agents, outbox, registry, sessions
 from tasks.errors import NotFound
 from tasks.ids import TaskType
@@ -65,7 +65,7 @@ def _send(cli: Context, conn: Connection, to: str, text: str) -> tuple[str, str 
 
 def _continue(cli: Context, conn: Connection, task: TaskRecord, prompt: str) -> TaskRecord:
     """A new run on the conversation of an ended one; the session's owner takes it up."""
-    from coordinator.coordinator import follow_up
+    from coordinator.session.coordinator import follow_up
 
     return registry.create(conn, follow_up(task, prompt, None, cli.paths))
 

@@ -11,7 +11,7 @@ from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions, complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import Owners, Shown, find_any, find_session, shown_tasks
-from coordinator.views import task_json
+from coordinator.views.values import task_json
 from tasks import registry
 from tasks.records import TaskRecord
 from tasks.registry import TaskFilter

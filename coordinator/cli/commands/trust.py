@@ -11,7 +11,7 @@ import click
 
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
-from coordinator.cli.terminal_text import one_line
+from coordinator.views.terminal_text import one_line
 
 if TYPE_CHECKING:
     from worker_agent.tools.trust import Brought
@@ -51,7 +51,7 @@ def trust(cli: Context, directory: Path, dry_run: bool, revoke: bool, show: bool
 
 def brought(directory: Path) -> Iterator[Brought]:
     """Every file that grants something in `directory`, as it is now."""
-    from coordinator import agents
+    from coordinator.agents import definitions as agents
     from coordinator.cli import config_files
     from worker_agent.tools import settings_files
     from worker_agent.tools.trust import repository_root

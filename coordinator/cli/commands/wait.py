@@ -13,7 +13,7 @@ from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import Shown, find_any, shown_sessions, shown_tasks
 from coordinator.cli.outcomes import ENDED, session_code, task_code, worst
 from coordinator.cli.run_flags import Duration
-from coordinator.exit_codes import ExitCode
+from coordinator.views.exit_codes import ExitCode
 from tasks import registry, sessions
 from tasks.records import SessionRecord, TaskRecord
 from tasks.watch import Watcher

@@ -16,8 +16,8 @@ from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import find_tasks
-from coordinator.cli.terminal_text import literal, one_line
-from coordinator.taking_over import Change, Refused, change_of, patch, take_over
+from coordinator.runs.taking_over import Change, Refused, change_of, patch, take_over
+from coordinator.views.terminal_text import literal, one_line
 from tasks.records import TaskRecord
 
 MAX_LINE = 2_000  # characters of what could not be done

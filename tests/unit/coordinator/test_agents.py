@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import agents
+from coordinator.agents import definitions as agents
 from worker_agent.errors import ConfigError
 from worker_agent.tools.trust import EVERYTHING, NOTHING
 

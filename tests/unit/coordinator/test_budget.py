@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.budget import REPORT_TOKENS, Amount, CallBudget, Limit, TreeBudget
+from coordinator.agents.budget import REPORT_TOKENS, Amount, CallBudget, Limit, TreeBudget
 from worker_agent.api.client import ModelRequest
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage

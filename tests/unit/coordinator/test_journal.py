@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from coordinator.engines import EngineFactory
-from coordinator.inbox import TaskInbox
-from coordinator.journal import TaskJournal, from_record, load_history, surroundings_row, to_record
+from coordinator.agents.engines import EngineFactory
+from coordinator.agents.inbox import TaskInbox
+from coordinator.agents.journal import TaskJournal, from_record, load_history, surroundings_row, to_record
+from coordinator.agents.transcript_file import TranscriptFile, as_markdown
 from coordinator.store import Store
-from coordinator.transcript_file import TranscriptFile, as_markdown
 from tasks import leases, outbox, registry, sessions, transcripts
 from tasks.db import Database
 from tasks.errors import Fenced

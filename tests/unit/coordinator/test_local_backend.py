@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.backends import local
-from coordinator.backends.local import LocalBackend
-from coordinator.slots import Slots
+from coordinator.runs.backends import local
+from coordinator.runs.backends.local import LocalBackend
+from coordinator.runs.slots import Slots
 from worker_agent.causes import Cause
 
 

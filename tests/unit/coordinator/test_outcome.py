@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.outcome import MAX_DENIED, SALVAGED, broken, denied_calls, ended, partial_text
+from coordinator.runs.outcome import MAX_DENIED, SALVAGED, broken, denied_calls, ended, partial_text
 from tasks.notifications import FIELD_CAP
 from tasks.records import Ended
 from tasks.states import TaskStatus

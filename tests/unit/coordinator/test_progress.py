@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinator.progress import Coalesced, Progress
+from coordinator.runs.progress import Coalesced, Progress
 from worker_agent.events import MessageAdded, ModelCalled, TextDelta, ToolStarted
 from worker_agent.messages import Usage, assistant
 

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.slots import Slots
+from coordinator.runs.slots import Slots
 
 
 async def _settle() -> None:

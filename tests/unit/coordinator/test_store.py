@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import lease
+from coordinator.other_processes import lease
 from coordinator.store import Store
 from tasks import leases, sessions
 from tasks.db import Database

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import views
-from coordinator.agents import prompt_text
-from coordinator.exit_codes import ExitCode, exit_code, subtype
+from coordinator.agents.definitions import prompt_text
 from coordinator.paths import Paths
-from coordinator.results import Closing
+from coordinator.session.results import Closing
+from coordinator.views import values as views
+from coordinator.views.exit_codes import ExitCode, exit_code, subtype
 from worker_agent.causes import Cause
 from worker_agent.config import Settings
 from worker_agent.context.injected import news, system_context

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.worktrees import Closed, Worktree, Worktrees
+from coordinator.runs.worktrees import Closed, Worktree, Worktrees
 from worker_agent.errors import ConfigError
 
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.worktrees import top_of
+from coordinator.runs.worktrees import top_of
 from worker_agent.errors import AgentError, ConfigError
 from worker_agent.git import NONE, NOT_INTO, Done, Place, filtered, git_now, left_out, place_of, settings_of
 

@@ -9,21 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator import failure, lease, results
-from coordinator.backends.base import Backend
-from coordinator.budget import AgentBudget
-from coordinator.coordinator import Coordinator
-from coordinator.engines import EngineFactory, with_limits
-from coordinator.exit_codes import ExitCode
-from coordinator.foreign import ForeignChanges, Reactions
-from coordinator.inbox import FROM_USER, TaskInbox
-from coordinator.journal import History
+from coordinator.agents.budget import AgentBudget
+from coordinator.agents.engines import EngineFactory, with_limits
+from coordinator.agents.inbox import FROM_USER, TaskInbox
+from coordinator.agents.journal import History
 from coordinator.observed import Observed, Observer
 from coordinator.options import RunOptions
+from coordinator.other_processes import lease
+from coordinator.other_processes.foreign import ForeignChanges, Reactions
 from coordinator.paths import Paths
-from coordinator.processes import Processes
+from coordinator.runs.backends.base import Backend
+from coordinator.runs.processes import Processes
+from coordinator.session import results
+from coordinator.session.coordinator import Coordinator
+from coordinator.session.verification import Verifier
 from coordinator.store import Store
-from coordinator.verification import Verifier
+from coordinator.views import failure
+from coordinator.views.exit_codes import ExitCode
 from tasks import outbox, sessions
 from tasks.errors import DatabaseError, Fenced
 from tasks.records import SessionRecord, SessionStatus, TaskRecord

@@ -18,11 +18,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from coordinator.agents import Agents
-from coordinator.backends.base import Backend
-from coordinator.inbox import FROM_COORDINATOR
+from coordinator.agents.definitions import Agents
+from coordinator.agents.inbox import FROM_COORDINATOR
 from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.paths import Paths
+from coordinator.runs.backends.base import Backend
 from coordinator.store import Store
 from tasks import agents as agent_rows
 from tasks import ids, outbox, registry

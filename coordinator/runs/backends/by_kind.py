@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from coordinator.backends.base import Backend
+from coordinator.runs.backends.base import Backend
 from tasks.ids import TaskType
 from worker_agent.causes import Cause
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from coordinator.cli.terminal_text import without_control
+from coordinator.views.terminal_text import without_control
 from worker_agent.messages import Block, Message
 
 

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from coordinator.backends.base import Run
-from coordinator.slots import Slots
+from coordinator.runs.backends.base import Run
+from coordinator.runs.slots import Slots
 from worker_agent.causes import Cause
 
 STOP_BOUND = 5.0  # seconds for a run to unwind before its task is cancelled

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import orjson
 
+from coordinator.agents.transcript_file import TranscriptFile
 from coordinator.store import Store
-from coordinator.transcript_file import TranscriptFile
 from tasks import transcripts
 from tasks.records import Attempt, MessageRecord, StepRecord
 from worker_agent.context.rebuild import after_boundary

@@ -16,19 +16,19 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from coordinator.agents import AgentDefinition, Agents, prompt_text
-from coordinator.announced import Announced
-from coordinator.background import Shells
-from coordinator.budget import AgentBudget, TreeBudget
-from coordinator.inbox import TaskInbox
-from coordinator.journal import SURROUNDINGS, History, TaskJournal, load_history, surroundings_row
+from coordinator.agents.announced import Announced
+from coordinator.agents.budget import AgentBudget, TreeBudget
+from coordinator.agents.definitions import AgentDefinition, Agents, prompt_text
+from coordinator.agents.inbox import TaskInbox
+from coordinator.agents.journal import SURROUNDINGS, History, TaskJournal, load_history, surroundings_row
+from coordinator.agents.transcript_file import TranscriptFile
 from coordinator.options import RunOptions
 from coordinator.paths import Paths
-from coordinator.processes import Processes
+from coordinator.runs.background import Shells
+from coordinator.runs.processes import Processes
+from coordinator.runs.workers import WorkerParts, book
 from coordinator.store import Store
 from coordinator.tools.agent import launched
-from coordinator.transcript_file import TranscriptFile
-from coordinator.workers import WorkerParts, book
 from tasks import outbox
 from tasks import registry as task_rows
 from tasks.records import Attempt, TaskRecord

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coordinator import failure, lease
-from coordinator.engines import EngineFactory
-from coordinator.exit_codes import ExitCode, exit_code, subtype
+from coordinator.agents.engines import EngineFactory
+from coordinator.other_processes import lease
 from coordinator.store import Store
-from coordinator.views import task_json
+from coordinator.views import failure
+from coordinator.views.exit_codes import ExitCode, exit_code, subtype
+from coordinator.views.values import task_json
 from tasks import ledger, registry, sessions
 from tasks.errors import DatabaseError, Fenced
 from tasks.ledger import Totals

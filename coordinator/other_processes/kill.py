@@ -21,8 +21,8 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from coordinator.foreign import UNWOUND
-from coordinator.processes import end_all
+from coordinator.other_processes.foreign import UNWOUND
+from coordinator.runs.processes import end_all
 from tasks import events, leases, processes, registry, sessions
 from tasks.db import Database
 from tasks.records import ProcessRecord, SessionRecord, SessionStatus, TaskRecord

@@ -20,15 +20,15 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from coordinator import outcome
-from coordinator.held_directory import HeldDirectory
-from coordinator.inbox import TaskInbox
-from coordinator.journal import History, TaskJournal
+from coordinator.agents.inbox import TaskInbox
+from coordinator.agents.journal import History, TaskJournal
 from coordinator.observed import Observed, Observer, TaskChanged
-from coordinator.processes import Processes
-from coordinator.progress import Coalesced, Price, Progress
+from coordinator.runs import outcome
+from coordinator.runs.held_directory import HeldDirectory
+from coordinator.runs.processes import Processes
+from coordinator.runs.progress import Coalesced, Price, Progress
+from coordinator.runs.worktrees import Worktree, Worktrees
 from coordinator.store import Store
-from coordinator.worktrees import Worktree, Worktrees
 from tasks import ledger, outbox, registry
 from tasks.errors import DatabaseError, Fenced
 from tasks.records import Ended, TaskRecord

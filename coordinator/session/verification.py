@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.processes import Processes
+from coordinator.runs.processes import Processes
 from worker_agent.process import run_shell
 from worker_agent.tools.base import ToolContext
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from coordinator.backends.base import Backend
 from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.paths import Paths
-from coordinator.processes import Processes
+from coordinator.runs.backends.base import Backend
+from coordinator.runs.processes import Processes
+from coordinator.runs.workers import shielded
 from coordinator.store import Store
-from coordinator.workers import shielded
 from tasks import ids, registry
 from tasks.errors import DatabaseError, Fenced
 from tasks.ids import TaskType
