@@ -241,6 +241,8 @@ def deliver(conn: Connection, store: Store, to: str, message: str, sender: str, 
     agent, task = agent_rows.resolve(conn, store.session_id, to)
     if task is None:
         raise ConfigError("this is the coordinator itself: it cannot be written to by SendMessage")
+    if not task.reports:
+        raise ConfigError(f"{task.id} is a shell command: it reads no messages")
     if task.is_live:
         outbox.send(conn, session_id=store.session_id, agent_id=agent.id, body=message, sender=sender)
         return SendOutcome(Sent.QUEUED, task)

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from coordinator.views.exit_codes import ExitCode
+from tasks.ids import TaskType
 from tests.cli.program import Program
 from tests.cli.seed import HOSTILE, Seed, seeded
 
@@ -268,6 +269,9 @@ def test_sending_says_what_really_happened(program: Program) -> None:
         assert refused.code == ExitCode.FAILED and "killed" in refused.err
         assert program("send", running.id, " ").code == ExitCode.USAGE
         assert program("send", seed.session_id, "to the coordinator").out == "queued\n"
+        seed.finish(command := seed.task("a build", type=TaskType.LOCAL_BASH))
+        unread = program("send", command.id, "hurry")
+        assert unread.code == ExitCode.USAGE and "reads no messages" in unread.err
         waiting = program(
             "db", "sql", "SELECT agent_id, body FROM deliveries WHERE kind = 'message' ORDER BY position", "--json"
         ).json

@@ -11,22 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.paths import Paths
 from coordinator.runs.backends.base import Backend
 from coordinator.runs.backends.by_kind import ByKind
 from coordinator.runs.backends.local import LocalBackend
 from coordinator.runs.background import Order, Orders, ShellRun
 from coordinator.runs.slots import Slots
+from coordinator.session.coordinator import deliver
 from coordinator.store import Store
-from tasks import leases, registry, sessions
+from tasks import leases, outbox, registry, sessions
 from tasks.db import Database
 from tasks.ids import TaskType
-from tasks.records import NewTask
+from tasks.records import Ended, NewTask
 from tasks.states import TaskStatus
 from tasks.writer import Writer
 from tests.support.agent import tool_context
 from tests.unit.coordinator.test_local_backend import FakeRun
 from worker_agent.causes import Cause
 from worker_agent.config import SystemClock
+from worker_agent.errors import ConfigError
 
 
 @dataclass
@@ -242,5 +245,22 @@ def test_a_command_that_was_killed_before_it_began_never_runs(tmp_path: Path) ->
             await commands(store, orders, left).spawn(id)
             await until(lambda: left == [id])
             assert not (tmp_path / "began").exists() and orders == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_command_is_written_no_message_whether_it_runs_or_has_ended(tmp_path: Path) -> None:
+    """It reads none: one that had ended was once continued as if it were a worker."""
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as store:
+            id = await command_task(store, tmp_path)
+            paths = Paths(tmp_path)
+            end = Ended(status=TaskStatus.FAILED, result=None, end_reason="error")
+            for _ in range(2):
+                with pytest.raises(ConfigError, match="reads no messages"):
+                    await store.write(lambda conn: deliver(conn, store, id, "hurry", "coordinator", paths))
+                await store.write(lambda conn: registry.finish(conn, id, 0, end))
+            assert store.read(lambda conn: outbox.waiting(conn, id)) == []
 
     asyncio.run(scenario())

@@ -19,7 +19,6 @@ from coordinator.cli.lookup import Owners, find_tasks
 from coordinator.views.exit_codes import ExitCode
 from tasks import agents, outbox, registry, sessions
 from tasks.errors import NotFound
-from tasks.ids import TaskType
 from tasks.records import SessionStatus, TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.config import secret_values
@@ -55,6 +54,8 @@ def _send(cli: Context, conn: Connection, to: str, text: str) -> tuple[str, str 
             raise unknown from None
         agent, task = agents.get(conn, session.id), None
     undriven = agent.session_id if Owners(conn, cli.now()).gone(agent.session_id) else None
+    if task is not None and not task.reports:
+        raise Failure(f"{task.id} is a shell command: it reads no messages", ExitCode.USAGE)
     if task is not None and task.status is TaskStatus.KILLED:
         raise Failure(f"{task.id} was killed; a message does not revive it (`coordinator tasks retry` does)")
     if task is None or task.is_live:
@@ -87,7 +88,7 @@ def _check_may_retry(cli: Context, task: TaskRecord) -> None:
         raise Failure(f"{task.id} is {task.status}; only a failed or killed task can be tried again")
     if task.status is TaskStatus.COMPLETED:
         raise Failure(f"{task.id} is completed, there is nothing to try again (`coordinator send {task.id} …` goes on with it)")
-    if task.type is not TaskType.LOCAL_AGENT:
+    if not task.reports:
         raise Failure(f"{task.id} is a shell command; only a worker can be tried again")
     session = cli.database.read(lambda conn: sessions.get(conn, task.session_id))
     if session.status is SessionStatus.ENDED:
