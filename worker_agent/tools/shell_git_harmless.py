@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worker_agent.tools.shell_sight import Sight
@@ -59,15 +59,26 @@ def _verb(
 
 
 _BRIEF = "--stat --name-only --name-status --numstat --shortstat --summary --no-patch -s --quiet --dirstat"
+# What makes lines of files appear, even beside one of `_BRIEF`.
+_CONTENT = "-p -u --patch -c --cc -m -W --function-context --word-diff --color-words --binary --check --patch-with-stat --patch-with-raw"
 _DIFF = f"""{_BRIEF} -p -u --patch --raw --cached --staged --color --no-color --word-diff --minimal --patience --histogram -w -b
     --ignore-all-space --ignore-space-change --ignore-blank-lines --no-renames --find-renames -M -C -R --exit-code --check -z
-    --no-ext-diff --no-textconv --full-index --binary --abbrev --merge-base --text -a --no-prefix --compact-summary -W"""
+    --no-ext-diff --no-textconv --full-index --binary --abbrev --merge-base --text -a --no-prefix --compact-summary -W
+    --function-context --indent-heuristic --no-indent-heuristic --ignore-space-at-eol --ignore-cr-at-eol --find-copies
+    --find-copies-harder --pickaxe-all --pickaxe-regex --color-words --patch-with-stat --patch-with-raw --cumulative --no-color-moved
+    --color-moved --irreversible-delete -D --ita-invisible-in-index --default-prefix -B --break-rewrites"""
 _DIFF_PATTERN = (
-    r"-U\d+|--unified=\d+|--stat=[\d,]+|--diff-filter=[A-Za-z*]+|--abbrev=\d+|--color=\w+|-M\d+%?|--word-diff=\w+|--relative"
+    r"-U\d+|--unified=\d+|--stat=[\d,]+|--diff-filter=[A-Za-z*]+|--abbrev=\d+|--color=\w+|-M\d+%?|--word-diff=\w+|--relative|--inter-hunk-context=\d+|--diff-algorithm=\w+"
+    r"|--find-renames=\d+%?|--(?:src|dst)-prefix=\S*|--color-moved=\w+|--ignore-matching-lines=.+|--dirstat=[\w,.]+"
+    r"|--stat-width=\d+|--ws-error-highlight=\w+|--line-prefix=.*"
 )
 _LOG = f"""{_DIFF} --oneline --graph --decorate --all --branches --tags --remotes --no-merges --merges --first-parent --reverse
     --follow --date-order --topo-order --no-decorate --left-right --cherry-pick --cherry --abbrev-commit -i -E -F --no-color
-    --full-history --simplify-by-decoration --boundary --no-show-signature -g --no-notes --shortstat -c --cc"""
+    --full-history --simplify-by-decoration --boundary --no-show-signature -g --walk-reflogs --no-notes --notes -c --cc
+    --ancestry-path --sparse --dense --simplify-merges --cherry-mark --left-only --right-only --author-date-order --parents --children
+    --invert-grep --all-match --basic-regexp --extended-regexp --fixed-strings --perl-regexp -P --regexp-ignore-case --log-size
+    --no-expand-tabs --mailmap --use-mailmap --source --clear-decorations --relative-date --timestamp --no-walk --root -m
+    --no-diff-merges --no-max-parents --no-min-parents --not --oneline --remove-empty --reflog --show-pulls"""
 _LOG_PATTERN = (
     rf"{_DIFF_PATTERN}|-\d+|-n\d+|--(?:max-count|skip)=\d+|--(?:since|until|after|before|author|committer|grep|date|decorate)=.+"
     r"|--(?:format|pretty)=[^\x00]+|-[SG].+|-L\d+,[+\d]+:[^/].*"
@@ -77,10 +88,10 @@ _VALUED_LOG = "-n --since --until --after --before --author --committer --grep -
 VERBS: Mapping[str, _Verb] = {
     "status": _verb("-s --short -b --branch --porcelain -u -uno -unormal -uall --ignored -v --long -z --show-stash --no-renames --ahead-behind",
                     pattern=r"--porcelain=v?[12]|--untracked-files=(?:no|normal|all)|--ignore-submodules(?:=\w+)?"),
-    "log": _verb(_LOG, _VALUED_LOG, _LOG_PATTERN, content="-p -u --patch -c --cc -W --word-diff --binary -S -G"),
+    "log": _verb(_LOG, _VALUED_LOG, _LOG_PATTERN, content=f"{_CONTENT} -S -G"),
     "shortlog": _verb("-s -n -e -sn -ne -sne -nse --all --no-merges --summary --numbered --email", pattern=r"--(?:since|until)=.+"),
-    "diff": _verb(_DIFF, pattern=_DIFF_PATTERN, shows=True, brief=_BRIEF, content="-p -u --patch"),
-    "show": _verb(_LOG, "--format --date", _LOG_PATTERN, shows=True, brief=_BRIEF, content="-p -u --patch"),
+    "diff": _verb(_DIFF, pattern=_DIFF_PATTERN, shows=True, brief=_BRIEF, content=_CONTENT),
+    "show": _verb(_LOG, "--format --date", _LOG_PATTERN, shows=True, brief=_BRIEF, content=_CONTENT),
     "blame": _verb("-w -l -s -e -f -n --porcelain --line-porcelain -M -C --show-email --date", pattern=r"-L\d+,[+\d]+|-L:?\w+|--date=\w+",
                    valued="-L", shows=True),
     "branch": _verb("-a -r -v -vv -l --list --all --remotes --show-current --verbose --no-color --color -avv -av -rv",
@@ -105,7 +116,7 @@ VERBS: Mapping[str, _Verb] = {
     "count-objects": _verb("-v -H -vH", operands=False),
     "check-ignore": _verb("-v -q -n --no-index"),
     "cherry": _verb("-v"),
-    "diff-tree": _verb(f"{_DIFF} -r -t --root --no-commit-id", pattern=_DIFF_PATTERN, shows=True, brief=_BRIEF),
+    "diff-tree": _verb(f"{_DIFF} -r -t --root --no-commit-id", pattern=_DIFF_PATTERN, shows=True, brief=_BRIEF, content=_CONTENT),
     "version": _verb(operands=False),
 }  # fmt: skip
 _WHOLE = frozenset(
@@ -125,12 +136,18 @@ def git_is_harmless(words: Sequence[str], place: Path, sight: Sight) -> str | No
             place = place / words.pop(0)
     if problem := _trusted(place, sight):
         return problem
+    return verb_problem(words, place, sight)
+
+
+def verb_problem(words: Sequence[str], place: Path, sight: Sight, *, names: bool = False) -> str | None:
+    """The same of a verb and what follows, whatever the repository's settings are. `names`: verbs that list may be given a
+    name, too."""
     if " ".join(words) in _WHOLE:
         return None
     verb = VERBS.get(words[0]) if words else None
     if verb is None:
         return f"`git {words[0] if words else ''}` is not known to be harmless"
-    return _against(words[0], verb, words[1:], place, sight)
+    return _against(words[0], replace(verb, operands=verb.operands or names), words[1:], place, sight)
 
 
 def _against(name: str, verb: _Verb, words: Sequence[str], place: Path, sight: Sight) -> str | None:
@@ -151,7 +168,7 @@ def _against(name: str, verb: _Verb, words: Sequence[str], place: Path, sight: S
             given.add(word)
             index += 1
         elif word in verb.options or re.fullmatch(verb.pattern, word):
-            given.add("-L" if word.startswith("-L") else word if not re.match("-[SG]", word) else word[:2])
+            given.add(_as_given(word))
         else:
             return f"the option `{word}` of `git {name}` is not known to be harmless"
     if (operands or paths) and not verb.operands and not {"-l", "--list"} & given:
@@ -164,9 +181,16 @@ def _against(name: str, verb: _Verb, words: Sequence[str], place: Path, sight: S
     return _content(paths, operands, place, sight) if shows else None
 
 
+def _as_given(word: str) -> str:
+    """`-Sx` is `-S`; context of any width asks for a patch."""
+    if re.match(r"-U|--unified|--inter-hunk|--word-diff|--ws-error", word):
+        return "-p"
+    return word[:2] if re.match("-[LSG]", word) else word
+
+
 def _operand(word: str, place: Path, sight: Sight) -> str | None:
     """A revision, or a path inside the repository: with one outside, git compares files without any repository."""
-    if not word or word.startswith(("/", "~", ":")) or ".." in word.split("/"):
+    if not sight.everywhere and (not word or word.startswith(("/", "~", ":")) or ".." in word.split("/")):
         return f"`{word}` may lie outside the repository"
     return None
 

@@ -275,6 +275,12 @@ def part_problem(part: Part, places: tuple[Path, ...], sight: Sight) -> str | No
     return None
 
 
+def use_problem(words: tuple[Plain, ...], place: Path, sight: Sight) -> str | None:
+    """Why a command that `knows` has is not used harmlessly, whoever's program it is."""
+    judge, special = _Judge(words, place, sight), _SPECIAL.get(words[0].text)
+    return special(judge) if special else judge.against(COMMANDS[words[0].text], words[1:])
+
+
 @dataclass(slots=True)
 class _Judge:
     words: tuple[Plain, ...]
@@ -466,8 +472,10 @@ class _Judge:
     def sed(self) -> str | None:
         """Scripts of addresses with `p`, `d`, `q`, and `s` without a flag that writes or runs something."""
         words = list(self.words[1:])
-        while words and words[0].text in ("-n", "-E", "-r", "-nE", "-En", "-nr", "-rn"):
+        while words and re.fullmatch(r"-[nErsuz]+|--quiet|--silent|--regexp-extended|--separate|--null-data", words[0].text):
             words.pop(0)
+        while len(words) > 3 and words[0].text == words[2].text == "-e" and self._is_script(words[1], _SED):
+            del words[:2]
         if words and words[0].text == "-e":
             words.pop(0)
         return self._program(words, _SED, "sed")
@@ -475,15 +483,18 @@ class _Judge:
     def awk(self) -> str | None:
         """Programs that only print fields."""
         words = list(self.words[1:])
-        while words and re.match("-F", words[0].text):
+        while words and re.match("-F", words[0].text) and not words[0].is_glob:
             if words.pop(0).text == "-F" and words:
                 words.pop(0)
-        return self._program(words, _AWK, "awk")
+        return self._program(words, _AWK_READS if self.sight.everywhere else _AWK, "awk")
+
+    def _is_script(self, word: Plain, grammar: re.Pattern[str]) -> bool:
+        return not word.is_glob and not word.computed and grammar.fullmatch(word.text) is not None
 
     def _program(self, words: list[Plain], grammar: re.Pattern[str], name: str) -> str | None:
         if not words or any(word.text.startswith("-") for word in words):
             return f"an option of `{name}` that is not known to be harmless"
-        if words[0].is_glob or words[0].computed or not grammar.fullmatch(words[0].text):
+        if not self._is_script(words[0], grammar):
             return f"the script of `{name}` is not known to be harmless"
         return next((p for word in words[1:] if (p := self.file(word, Kind.FILE))), None)
 
@@ -529,19 +540,30 @@ class _Judge:
         return git_is_harmless([word.text for word in self.words[1:]], self.place, self.sight)
 
 
-_ADDRESS = r"(?:\d+|\$|/[\w .:=#<>^$-]+/)"
-_SUBSTITUTE = "|".join(
-    rf"s{re.escape(mark)}(?:[^{mark}\\\n;{{}}]|\\[^\n])*{re.escape(mark)}(?:[^{mark}\\\n;{{}}]|\\[^\n])*{re.escape(mark)}[gIp0-9]*"
-    for mark in "/|#,@"
+_BRACKETS = r"\[\^?\]?(?:\[:\w+:\]|[^\]\[/\\\n%s])*\]"
+
+
+def _substitute(mark: str) -> str:
+    """`s/…/…/flags`: where the parts end is certain, and no flag writes (`w`) or runs (`e`) anything."""
+    mark = re.escape(mark)
+    found = rf"(?:[^{mark}\\\n\[]|\\[^\n]|{_BRACKETS % mark})*"
+    return rf"s{mark}{found}{mark}(?:[^{mark}\\\n]|\\[^\n])*{mark}[gIipMm0-9]*"
+
+
+_ADDRESS = rf"(?:\d+(?:~\d+)?|\$|/(?:[^/\\\n\[]|\\[^\n]|{_BRACKETS % '/'})+/I?)"
+_SED_COMMAND = (
+    rf"[ \t]*(?:{_ADDRESS}(?:,[ \t]*(?:{_ADDRESS}|[+~]\d+))?)?[ \t]*!?[ \t]*"
+    rf"(?:[pdDPgGhHxnNl=]|[qQ]\d*|\{{|{'|'.join(map(_substitute, '/|#,@:!'))})?[ \t]*\}}?[ \t]*"
 )
-_SED_COMMAND = rf"[ \t]*(?:{_ADDRESS}(?:,(?:{_ADDRESS}|\+\d+))?)?[ \t]*(?:[pdq]|{_SUBSTITUTE})[ \t]*"
-_SED = re.compile(rf"{_SED_COMMAND}(?:;{_SED_COMMAND})*")
+_SED = re.compile(rf"{_SED_COMMAND}(?:(?:[;\n]|(?<=\{{)|(?<=\}})){_SED_COMMAND})*")
 _AWK_VALUE = r'(?:\$(?:\d+|NF|\(NF-\d+\))|NF|NR|FNR|"[\w .:,=()/-]*")'
 _AWK_TEST = r"(?:/[\w .:=#<>^$-]+/|(?:NR|NF|FNR|\$\d+) ?(?:==|!=|>=|<=|>|<) ?(?:\d+|\"[\w .-]*\"))"
 _AWK = re.compile(
     rf"(?:{_AWK_TEST}(?: ?(?:&&|\|\|) ?{_AWK_TEST})*)? ?(?:\{{ ?print(?: {_AWK_VALUE}(?:(?:, ?| ){_AWK_VALUE})*)? ?;? ?\}})?"
     rf"|!seen\[\$\d+\]\+\+|\{{ ?s(?:um)? ?\+= ?\$\d+ ?;? ?\}} ?END ?\{{ ?print s(?:um)? ?\}}"
 )
+# Under a rule: what writes, runs or connects needs one of these signs or words.
+_AWK_READS = re.compile(r"(?!.*(?:[>|@]|system|getline|close))[^\0]*", re.DOTALL)
 _JQ_WORDS = frozenset(
     """length keys keys_unsorted map select sort sort_by group_by unique unique_by min max min_by max_by add any all has in
     to_entries from_entries with_entries if then elif else end and or not as reduce foreach empty error null true false type
@@ -562,13 +584,13 @@ def _reads_its_input(program: str) -> bool:
 
 _FIND_PLAIN = frozenset(
     """! ( ) -a -o -and -or -not -print -print0 -prune -empty -depth -xdev -mount -readable -writable -executable -true
-    -false -daystart -noleaf -ls -quit""".split()
+    -false -daystart -noleaf -ls -quit -nouser -nogroup -follow -d -warn -nowarn -ignore_readdir_race ,""".split()
 )
 _FIND_VALUED: Mapping[str, Kind] = {
     **dict.fromkeys("-name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -lname -printf -newermt".split(), Kind.TEXT),
-    **dict.fromkeys("-type -xtype -user -group -perm -size".split(), Kind.NAME),
-    **dict.fromkeys("-maxdepth -mindepth -mtime -mmin -atime -amin -ctime -cmin -links".split(), Kind.NUMBER),
-    "-newer": Kind.FILE,
+    **dict.fromkeys("-type -xtype -user -group -perm -size -fstype".split(), Kind.NAME),
+    **dict.fromkeys("-maxdepth -mindepth -mtime -mmin -atime -amin -ctime -cmin -links -inum -uid -gid -used".split(), Kind.NUMBER),
+    **dict.fromkeys("-newer -anewer -cnewer -samefile".split(), Kind.FILE),
 }  # fmt: skip
 _SPECIAL: Mapping[str, Callable[[_Judge], str | None]] = {
     "echo": _Judge.texts, "printf": _Judge.printf, "cd": _Judge.cd, "test": _Judge.test, "[": _Judge.test, "sed": _Judge.sed, "type": _Judge.type, "find": _Judge.find, "awk": _Judge.awk, "git": _Judge.git,

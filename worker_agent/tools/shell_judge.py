@@ -18,7 +18,8 @@ from pathlib import Path
 
 from worker_agent.tools.places import grants_rights
 from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet, inside
-from worker_agent.tools.shell_carriers import Words, git_parts, readings, stripped
+from worker_agent.tools.shell_carriers import Words, readings, stripped
+from worker_agent.tools.shell_covering import covers_use
 from worker_agent.tools.shell_harmless import edit_problem, harmless, knows, part_problem
 from worker_agent.tools.shell_line import Part, Plain, plain_word, read_line
 from worker_agent.tools.shell_parser import Unparsable, parse_cached
@@ -32,32 +33,6 @@ from worker_agent.tools.shell_sight import Sight
 from worker_agent.tools.shell_words import Assignment, SimpleCommand, Word
 
 MAX_FILES = 10_000  # looked at for one word of a command
-# A prefix rule never covers these: what they run is not what the prefix shows.
-_NOT_BY_PREFIX = frozenset({"watch", "setsid", "ionice", "flock"})
-_SAFE_GIT_KEYS = (
-    "user.",
-    "color.",
-    "advice.",
-    "init.defaultbranch",
-    "commit.gpgsign",
-    "core.quotepath",
-    "core.autocrlf",
-    "log.",
-)
-# `git X` with any other X runs an alias of the repository or a program `git-X`: a wildcard does not cover it.
-_GIT_VERBS = frozenset(
-    """add am annotate apply archive bisect blame branch bugreport bundle cat-file check-attr check-ignore check-mailmap
-    check-ref-format checkout checkout-index cherry cherry-pick clean clone column commit commit-graph commit-tree config
-    count-objects credential daemon describe diff diff-files diff-index diff-tree difftool fast-export fast-import fetch
-    fetch-pack filter-branch fmt-merge-msg for-each-ref for-each-repo format-patch fsck gc get-tar-commit-id grep gui
-    hash-object help hook index-pack init instaweb interpret-trailers lfs log ls-files ls-remote ls-tree mailinfo mailsplit
-    maintenance merge merge-base merge-file merge-index merge-tree mergetool mktag mktree multi-pack-index mv name-rev notes
-    pack-objects pack-refs patch-id prune prune-packed pull push quiltimport range-diff read-tree rebase reflog remote repack
-    replace replay request-pull rerere reset restore rev-list rev-parse revert rm send-email send-pack shortlog show
-    show-branch show-index show-ref sparse-checkout stash status stripspace submodule switch symbolic-ref tag unpack-file
-    unpack-objects update-index update-ref update-server-info var verify-commit verify-pack verify-tag version whatchanged
-    worktree write-tree""".split()
-)
 
 
 def edit_path_is_protected(path: Path, roots: tuple[Path, ...], home: Path) -> bool:
@@ -216,7 +191,7 @@ class ShellJudge:
             return None
         deciding: Rule | None = None
         for command, bases in self._standing():
-            rule = whole or self._covering(command)
+            rule = whole or self._covering(command, bases)
             free = self._part_free(command, bases)
             if not rule and not free:
                 return None
@@ -238,7 +213,7 @@ class ShellJudge:
                 return command.opaque
             if self._writes(command) and not self._edit_rule(command, bases):
                 return f"no rule allows writing to {next(r.target.raw for r in command.redirects if r.writes and r.target)}"
-            if not self._covering(command) and not self._part_free(command, bases):
+            if not self._covering(command, bases) and not self._part_free(command, bases):
                 return f"no rule allows {_shown(command)}{self._because(command, bases)}"
         return self._not_harmless or "`cd` and `git` in one command"
 
@@ -253,33 +228,33 @@ class ShellJudge:
         """Rules that may allow the command: for the one part that no rule covers, then for a file that it writes."""
         if isinstance(self._parsed, Unparsable):
             return
-        open_parts = [c for c, bases in self._standing() if c.words and not self._covering(c) and not self._part_free(c, bases)]
+        open_parts = [c for c, bases in self._standing() if c.words and not self._covering(c, bases) and not self._part_free(c, bases)]
         if len(open_parts) == 1:
             yield f"Bash({open_parts[0].raw.replace('*', chr(92) + '*')})"
         written = [word for command in self._own for word in self._writes(command)]
         if len(written) == 1 and not open_parts and written[0].static and not re.search(r"[*?\[\]!#]", written[0].text):
             yield f"Edit({written[0].text})"
 
-    def _covering(self, command: SimpleCommand) -> Rule | None:
-        return next((r for r in self.rules.allow if r.names("Bash") and self._covers(r, command)), None)
+    def _covering(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> Rule | None:
+        return next((r for r in self.rules.allow if r.names("Bash") and self._covers(r, command, bases or ())), None)
 
-    def _covers(self, rule: Rule, command: SimpleCommand) -> bool:
+    def _covers(self, rule: Rule, command: SimpleCommand, places: tuple[Path, ...]) -> bool:
         if command.opaque or not command.words:
             return False
         if rule.kind is not Kind.SHELL:
             return False
         assignments = " ".join(f"{a.name}={a.value.raw}" for a in command.assignments)
         if assignments and rule.matches_text(f"{assignments} {command.raw}"):
-            return True
+            return rule.exact or covers_use(rule, command.words, places)
         if not all(safe_assignment(a, True) for a in command.assignments):
             return False
-        return any(self._covers_words(rule, words) for words in _layers(command.words))
+        return any(self._covers_words(rule, words, places) for words in _layers(command.words))
 
-    def _covers_words(self, rule: Rule, words: Words) -> bool:
+    def _covers_words(self, rule: Rule, words: Words, places: tuple[Path, ...]) -> bool:
         written = [word for word in words if word.raw]
         if not rule.matches_text(" ".join(word.raw for word in written)):
             return False
-        return rule.exact or (words[0].static and _prefix_can_cover(rule, words))
+        return rule.exact or covers_use(rule, words, places)
 
     def _part_free(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
         """Free beside parts that need a rule. Its redirections are looked at apart."""
@@ -449,31 +424,3 @@ def _layers(words: Words) -> Iterator[Words]:
     while layer is not None:
         yield layer
         layer = stripped(layer)
-
-
-def _prefix_can_cover(rule: Rule, words: Words) -> bool:
-    """Commands that run something else than their beginning shows need an exact rule."""
-    name = words[0].base
-    if name in _NOT_BY_PREFIX:
-        return False
-    texts = [word.text for word in words]
-    if name == "find":
-        return not any(
-            text.startswith(("-exec", "-ok", "-delete")) or (WILD in text and not word.glob) for text, word in zip(texts, words)
-        )
-    return name != "git" or _git_can_be_covered(rule, words)
-
-
-def _git_can_be_covered(rule: Rule, words: Words) -> bool:
-    options, rest = git_parts(words)
-    texts = [option.text for option in options]
-    for index, text in enumerate(texts):
-        if text == "-c" and not texts[index + 1 : index + 2]:
-            return False
-        if text == "-c" and not texts[index + 1].lower().startswith(_SAFE_GIT_KEYS):
-            return False
-        if text.startswith(("--exec-path", "--config-env")) or (text.startswith("-c") and text != "-c"):
-            return False
-    if not rest:
-        return True
-    return rest[0].text in _GIT_VERBS or rest[0].raw in (rule.specifier or "").replace(":*", "").split()

@@ -103,6 +103,11 @@ _SUBSTITUTIONS = frozenset({"command_substitution", "expansion", "arithmetic_exp
 _RESERVED = frozenset(
     "{ } ( ) (( [[ ! if then elif else fi for select while until do done case esac in function time coproc".split()
 )
+# They may give a variable a value that no assignment shows.
+_SETTERS = frozenset(
+    "read readarray mapfile printf declare typeset local readonly export getopts let eval source . unset trap select wait".split()
+)
+_SPLICED = re.compile(r"([\w./:=@%+,-]*)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))([./:=@%+,-][\w./:=@%+,-]*)?", re.ASCII)
 _ARITHMETIC_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _NUMERIC = re.compile(r"[+-]?[0-9A-Za-z_]*")
 
@@ -141,6 +146,8 @@ class _Reader:
             reader._fail(problem)
         reader._visit(root, _Scope(), 0)
         reader._check_arithmetic()
+        if any(command.opaque or command.base_name in _SETTERS for command in reader.commands):
+            reader.values.clear()
         commands = [reader._with_values(c) for c in reader.commands]
         commands += [carried for c in commands for carried in reader._carried(c)]
         if reader.problem:
@@ -576,8 +583,16 @@ class _Reader:
         return replace(command, words=words) if words != command.words else command
 
     def _with_value(self, word: Word) -> Word:
-        values = self.values.get(word.var) if word.var else None
+        values = self.values.get(word.var) if word.var else self._spliced(word)
         return replace(word, values=tuple(values)) if values else word
+
+    def _spliced(self, word: Word) -> list[Word]:
+        """`-$i`, `src/$d`: the whole words, where every value of the one variable is a plain text."""
+        match = _SPLICED.fullmatch(word.raw)
+        values = (self.values.get(match[2] or match[3]) or []) if match else []
+        if match is None or not all(re.fullmatch(r"[\w.-]+", value.raw, re.ASCII) for value in values):
+            return []
+        return [unquote_word(match[1] + value.raw + (match[4] or "")) for value in values]
 
     # what a command carries
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from worker_agent.tools.permissions import Policy
+from worker_agent.tools.rules import RuleSet
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 SECRET = "TOPSECRET-canary"
@@ -47,8 +48,15 @@ def box(tmp_path: Path) -> Path:
     return project
 
 
-def runs_unasked(box: Path, command: str) -> bool:
-    return Policy(cwd=box, roots=(box,), home=box.parent).explain("Bash", {"command": command}).behavior == "allow"
+def runs_unasked(box: Path, command: str, *allow: str) -> bool:
+    policy = Policy(rules=RuleSet.from_flags(allow, ()), cwd=box, roots=(box,), home=box.parent)
+    return policy.explain("Bash", {"command": command}).behavior == "allow"
+
+
+def under_rules(name: str) -> list[tuple[str, str]]:
+    """Pairs of a rule and a line."""
+    found = [tuple(line.split(" :: ", 1)) for line in lines(name)]
+    return [(rule, line) for rule, line in found]
 
 
 def harm(box: Path, command: str) -> bool:
@@ -77,3 +85,14 @@ def test_most_harmless_lines_run_unasked_and_none_of_them_harms(box: Path) -> No
     asked = [line for line in harmless if not runs_unasked(box, line)]
     assert len(asked) <= len(harmless) * 0.05, asked
     assert [line for line in harmless if line not in asked and harm(box, line)] == []
+
+
+def test_a_wildcard_rule_on_a_reader_covers_its_reading_only(box: Path) -> None:
+    harmful = under_rules("rules_harmful.txt")
+    assert [pair for pair in harmful if runs_unasked(box, pair[1], pair[0])] == []
+    tame = [pair for pair in harmful if not harm(box, pair[1])]
+    assert len(tame) <= len(harmful) // 10, tame
+
+
+def test_a_wildcard_rule_covers_what_it_says_and_spells(box: Path) -> None:
+    assert [pair for pair in under_rules("rules_harmless.txt") if not runs_unasked(box, pair[1], pair[0])] == []
