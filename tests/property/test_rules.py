@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.rules import WILD, Behavior, Places, Rule, RuleError, RuleSet, Source, overlap
-from worker_agent.tools.shell_grammar import Unparsable, parse, read_only
+from worker_agent.tools.shell_harmless import changes_nothing
+from worker_agent.tools.shell_parser import Unparsable, parse
 
 PLACES = Places(Path("/project"), Path("/home/x"), (Path("/project"),))
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200)
@@ -75,7 +76,7 @@ def test_parsing_any_text_never_raises(text: str) -> None:
     parsed = parse(text)
     commands = parsed.commands if isinstance(parsed, Unparsable) else parsed
     assert all(isinstance(command.raw, str) for command in commands)
-    read_only(text)
+    changes_nothing(text)
 
 
 # ── compound commands out of simple ones ─────────────────────────────────────────────────────────────────────────────

@@ -73,6 +73,13 @@ def stripped(words: Words) -> Words | None:
     return (*inner, Word("", WILD)) if name == "xargs" else inner
 
 
+def unwrapped(words: Words) -> Words:
+    """The innermost command under exact wrappers."""
+    while (inner := stripped(words)) is not None:
+        words = inner
+    return words
+
+
 def _after_options(words: Words, wrapper: _Wrapper) -> Words | None:
     while words and words[0].text.startswith("-"):
         option = words[0].text

@@ -20,14 +20,23 @@ from pathlib import Path
 from worker_agent.tools.rules import WILD, Rule
 from worker_agent.tools.shell_carriers import Words, git_parts
 from worker_agent.tools.shell_git_harmless import VERBS, verb_problem
-from worker_agent.tools.shell_harmless import knows, use_problem
+from worker_agent.tools.shell_harmless import ONLY_READ, knows, use_problem
 from worker_agent.tools.shell_line import Piece, Plain, plain_word
 from worker_agent.tools.shell_sight import Sight
-from worker_agent.tools.shell_words import Word
+from worker_agent.tools.shell_words import Assignment, Word
 
 # What they run is not what the prefix shows.
 _NOT_BY_PREFIX = frozenset({"watch", "setsid", "ionice", "flock"})
-_SAFE_GIT_KEYS = ("user.", "color.", "advice.", "init.defaultbranch", "commit.gpgsign", "core.quotepath", "core.autocrlf", "log.")
+_SAFE_GIT_KEYS = (
+    "user.",
+    "color.",
+    "advice.",
+    "init.defaultbranch",
+    "commit.gpgsign",
+    "core.quotepath",
+    "core.autocrlf",
+    "log.",
+)
 # `git X` with any other X runs an alias of the repository or a program `git-X`: a wildcard does not cover it.
 _GIT_VERBS = frozenset(
     """add am annotate apply archive bisect blame branch bugreport bundle cat-file check-attr check-ignore check-mailmap
@@ -42,12 +51,14 @@ _GIT_VERBS = frozenset(
     unpack-objects update-index update-ref update-server-info var verify-commit verify-pack verify-tag version whatchanged
     worktree write-tree""".split()
 )
-ONLY_READ = frozenset(
-    """ls cat head tail wc grep egrep fgrep cut nl diff cmp comm stat du df basename dirname realpath readlink which type seq tr jq
-    md5sum sha1sum sha256sum cksum tac rev column paste fold expand od strings fmt pwd cd echo true false : whoami nproc uname id
-    arch uptime""".split()
-)
 _UNSPLIT = re.compile(r"[\w./:=@%+,-]+", re.ASCII)  # a value that stays one word without quotes
+# Assignments before a command that an allow rule sees past.
+_SAFE_VARIABLES = frozenset(
+    """LANG LANGUAGE TZ NO_COLOR CLICOLOR FORCE_COLOR TERM COLUMNS LINES CI NODE_ENV RUST_BACKTRACE RUST_LOG GOOS GOARCH
+    PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONHASHSEED CARGO_TERM_COLOR GIT_TERMINAL_PROMPT GIT_OPTIONAL_LOCKS""".split()
+)
+_LOCALE = re.compile(r"LC_[A-Z]+")
+_SHELL_VARIABLE = re.compile(r"(?=.*[a-z])(?!.*_proxy$)[A-Za-z_][A-Za-z0-9_]*")
 _EVERYWHERE = Sight.anywhere()
 # Of these the first words are a program or a test: nothing of them may be computed.
 _PROGRAMS = frozenset({"sed", "awk", "find", "test", "[", "printf"})
@@ -154,3 +165,12 @@ def _tokens(rule: Rule) -> list[str]:
 def _split(specifier: str) -> Iterator[str]:
     text = specifier[:-2] + " *" if specifier.endswith(":*") else specifier
     yield from (token.replace("\\*", "*") if "\\*" in token else token for token in text.split())
+
+
+def safe_assignment(assignment: Assignment, before_command: bool) -> bool:
+    """Whether an assignment changes nothing for the programs that run. A variable of the shell's own, in small letters,
+    is never exported by itself."""
+    name = assignment.name
+    if name in _SAFE_VARIABLES or _LOCALE.fullmatch(name):
+        return True
+    return not before_command and _SHELL_VARIABLE.fullmatch(name) is not None

@@ -23,7 +23,7 @@ from pathlib import Path
 from worker_agent.tools.places import grants_rights
 from worker_agent.tools.rules import resolve
 from worker_agent.tools.shell_git_harmless import git_is_harmless
-from worker_agent.tools.shell_line import Part, Plain
+from worker_agent.tools.shell_line import Part, Plain, read_line
 from worker_agent.tools.shell_sight import MAX_FILES, Sight
 
 MAX_PLACES = 8  # directories in which one part may stand
@@ -168,6 +168,12 @@ COMMANDS: Mapping[str, Spec] = {
     "df": _spec("hkTaiHlm", operands=Kind.FILE),
 }  # fmt: skip
 
+# No option of theirs writes or runs anything: whatever the words, they only read.
+ONLY_READ = frozenset(
+    """ls cat head tail wc grep egrep fgrep cut nl diff cmp comm stat du df basename dirname realpath readlink which type seq tr jq
+    md5sum sha1sum sha256sum cksum tac rev column paste fold expand od strings fmt pwd cd echo true false : whoami nproc uname id
+    arch uptime""".split()
+)
 # Exactly these words: a version tells nothing and does nothing.
 _VERSIONS = frozenset(
     f"{name} {option}"
@@ -187,6 +193,22 @@ def harmless(parts: Sequence[Part], start: Path, sight: Sight) -> str | None:
         if part.words[0].text == "cd":
             places = tuple(dict.fromkeys((*places, *(place / part.words[1].text for place in places))))
     return None
+
+
+def changes_nothing(command: str) -> bool:
+    """Whether a line only reads, whatever it reads and wherever it runs. Not `cd`: where the next command stands is changed."""
+    parts = read_line(command)
+    return bool(parts) and all(_only_reads(part) for part in parts or ())
+
+
+def _only_reads(part: Part) -> bool:
+    name, words = part.words[0].text, part.words
+    if words[0].is_glob or words[0].computed or name == "cd":
+        return False
+    if name in ONLY_READ or " ".join(word.text for word in words) in _VERSIONS:
+        return True
+    certain = not any(word.is_glob for word in words)  # nobody says where a pattern is expanded
+    return certain and knows(name) and use_problem(words, Path("/"), Sight.anywhere()) is None
 
 
 def knows(name: str) -> bool:

@@ -18,18 +18,13 @@ from pathlib import Path
 
 from worker_agent.tools.places import grants_rights
 from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet, inside
-from worker_agent.tools.shell_carriers import Words, readings, stripped
-from worker_agent.tools.shell_covering import covers_use
+from worker_agent.tools.shell_carriers import Words, readings, stripped, unwrapped
+from worker_agent.tools.shell_covering import covers_use, safe_assignment
 from worker_agent.tools.shell_harmless import edit_problem, harmless, knows, part_problem
 from worker_agent.tools.shell_line import Part, Plain, plain_word, read_line
 from worker_agent.tools.shell_parser import Unparsable, parse_cached
-from worker_agent.tools.shell_readonly import (
-    free_target,
-    read_paths,
-    safe_assignment,
-    unwrapped,
-)  # fmt: skip
 from worker_agent.tools.shell_sight import Sight
+from worker_agent.tools.shell_targets import READERS, WRITERS, free_target, hidden_targets, read_paths, reads_below
 from worker_agent.tools.shell_words import Assignment, SimpleCommand, Word
 
 MAX_FILES = 10_000  # looked at for one word of a command
@@ -228,7 +223,9 @@ class ShellJudge:
         """Rules that may allow the command: for the one part that no rule covers, then for a file that it writes."""
         if isinstance(self._parsed, Unparsable):
             return
-        open_parts = [c for c, bases in self._standing() if c.words and not self._covering(c, bases) and not self._part_free(c, bases)]
+        open_parts = [
+            c for c, bases in self._standing() if c.words and not self._covering(c, bases) and not self._part_free(c, bases)
+        ]
         if len(open_parts) == 1:
             yield f"Bash({open_parts[0].raw.replace('*', chr(92) + '*')})"
         written = [word for command in self._own for word in self._writes(command)]
@@ -321,14 +318,14 @@ class ShellJudge:
                     yield "Edit" if redirect.writes else "Read", redirect.target, bases, False
             words = unwrapped(command.words) if command.words else ()
             there = (self.cwd,) if command.carried else bases
-            if words and words[0].base in _READERS:
+            if words and words[0].base in READERS:
                 named = list(read_paths(words))
-                tree = _reads_below(words)
+                tree = reads_below(words)
                 yield from (("Read", word, there, tree) for word in named or ([Word(".", ".")] if tree else []))
-            elif words and words[0].base in _WRITERS:
+            elif words and words[0].base in WRITERS:
                 yield from (("Edit", word, there, False) for word in words[1:] if not word.text.startswith("-"))
             if words:
-                yield from ((tool, word, there, False) for tool, word in _hidden_targets(words))
+                yield from ((tool, word, there, False) for tool, word in hidden_targets(words))
 
     def _writes(self, command: SimpleCommand) -> list[Word]:
         targets = [r.target for r in command.redirects if r.writes and r.target and not free_target(r.target)]
@@ -355,44 +352,6 @@ class ShellJudge:
                     return None
                 deciding = deciding or rule
         return deciding
-
-
-_READERS = frozenset(
-    "cat head tail grep egrep fgrep zgrep rg ag ack find wc diff stat du ls sed awk less more nl sort cut rg xxd od strings base64 tac pr fold fmt comm paste join uniq hexdump cmp jq zcat bat".split()
-)
-_WRITERS = frozenset("rm rmdir mv cp touch mkdir tee truncate ln install shred dd".split())
-
-
-def _hidden_targets(words: Words) -> Iterator[tuple[str, Word]]:
-    """Files inside other words, generously: `dd of=F`, `--target-directory=F`, `git show REV:F`, `sed -i F`, `find -fprintf F`."""
-    name = words[0].base
-    for index, word in enumerate(words[1:], 1):
-        if name == "git" and ":" in word.text:
-            yield "Read", Word(word.raw, word.text.partition(":")[2])
-        elif name == "git" and not word.text.startswith("-"):
-            yield "Read", word
-        elif "=" in word.text and name != "echo":
-            value = Word(word.raw, word.text.partition("=")[2])
-            yield from (("Read", value), ("Edit", value))
-        elif name == "find" and words[index - 1].text.startswith(("-fprint", "-fls")):
-            yield "Edit", word
-        elif name in ("sed", "perl", "tar", "zip", "rsync", "scp", "python", "python3") and not word.text.startswith("-"):
-            yield (
-                "Edit" if name in ("sed", "perl") and any(w.text.startswith(("-i", "--in-place")) for w in words) else "Read",
-                word,
-            )
-
-
-def _reads_below(words: Words) -> bool:
-    """Whether a reader reads every file below a directory that it is given."""
-    name, options = words[0].base, [word.text for word in words[1:] if word.text.startswith("-")]
-    if name in ("rg", "ag", "ack"):
-        return True
-    flags = {"grep": "rR", "egrep": "rR", "fgrep": "rR", "zgrep": "rR", "diff": "r"}.get(name, "")
-    short = any(re.fullmatch(r"-\w+", option) and set(option[1:]) & set(flags) for option in options)
-    return bool(flags) and (
-        short or any(option.startswith(("--rec", "--dereference-rec", "--directories=rec")) for option in options)
-    )
 
 
 def _holds(rule: Rule, directory: Path, places: Places) -> bool:

@@ -206,9 +206,9 @@ def _progress(context: ToolContext) -> Callable[[str], None]:
 
 @lru_cache(maxsize=512)
 def _read_only(command: str) -> bool:
-    from worker_agent.tools.shell_grammar import read_only
+    from worker_agent.tools.shell_harmless import changes_nothing
 
-    return read_only(command)
+    return changes_nothing(command)
 
 
 def _hits_us(command: str) -> str | None:

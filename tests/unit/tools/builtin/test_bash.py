@@ -253,6 +253,7 @@ def test_killall_of_our_own_name_is_refused(context: ToolContext) -> None:
     [
         ("ls -la", True), ("git status", True), ("grep -rn x . | head -3", True), ("rm x", False), ("ls > out", False),
         ("ls; touch x", False), ("cat $(rm x)", False), ("nosuch", False), ("if (", False),
+        ("git log --output=x", False), ("uniq a x", False), ("uniq *", False), ("sort -o x", False), ("cd x && ls", False),
     ],
 )  # fmt: skip
 def test_read_only_commands_may_run_beside_others(command: str, safe: bool) -> None:
