@@ -23,10 +23,11 @@ from typing import Any
 from sqlalchemy import exc
 
 from coordinator.agents import definitions as agent_files
+from coordinator.agents.asking import Questions
 from coordinator.agents.budget import Amount, Limit, TreeBudget
 from coordinator.agents.engines import EngineFactory
 from coordinator.agents.inbox import TaskInbox
-from coordinator.observed import Observed, Observer
+from coordinator.observed import CallWaits, Observed, Observer
 from coordinator.options import RunOptions
 from coordinator.other_processes import lease
 from coordinator.other_processes.foreign import ForeignChanges
@@ -40,6 +41,7 @@ from coordinator.runs.workers import WorkerRun
 from coordinator.runs.worktrees import Worktrees
 from coordinator.session.coordinator import Coordinator
 from coordinator.session.session import RunOutcome, Session, SessionHandle
+from coordinator.session.time_limit import TimeLimit
 from coordinator.store import Store
 from coordinator.tools.agent import AgentTool
 from coordinator.tools.send_message import SendMessageTool
@@ -345,6 +347,15 @@ async def _compose(
         variable=variable,
         redact=redact,
     )
+    clock = TimeLimit(store.clock, options.timeout, lambda: questions.waiting > 0 and not slots.used)
+    slots = Slots(options.max_workers, clock.look)
+
+    def waits(call: CallWaits) -> None:
+        clock.look()
+        observer(Observed(store.session_id, call.approval.task_id, call))
+
+    questions = Questions(store, slots=slots, person=approver, limit=options.approval_timeout, on_waiting=waits)
+    can_ask = approver is not None or options.wait_approvals or options.interactive
     limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
     skills = SkillIndex(cwd, home=home, trusted=options.trusted)
     worker_tools = ToolRegistry.builtin((SkillTool(skills),) if await asyncio.to_thread(skills.discover) else ())
@@ -387,14 +398,14 @@ async def _compose(
         confinements=_confinements(sandbox, settings, paths, store.session_id, (*options.add_dirs, *files.directories)),
         shells=shells,
         redact=redact,
-        approver=approver,
+        questions=questions if can_ask else None,
         skills=skills,
         memory=memory,
         deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
     )
     worktrees = Worktrees(paths.worktrees(store.session_id))
     workers = LocalBackend(
-        Slots(options.max_workers),
+        slots,
         lambda task_id: WorkerRun(
             task_id,
             store=store,
@@ -444,6 +455,8 @@ async def _compose(
         budget=budget,
         processes=processes,
         observer=observer,
+        questions=questions,
+        time_limit=clock,
         make_foreign=lambda reactions: ForeignChanges(store, reactions),
         news=tuple(
             filter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tasks.records import TaskRecord
+from tasks.records import ApprovalRecord, TaskRecord
 from worker_agent.events import Event
 
 
@@ -17,12 +17,20 @@ class TaskChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CallWaits:
+    """A call waits for a person, or (`is_over`) does not wait any more."""
+
+    approval: ApprovalRecord
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """`task_id` is None for the coordinator itself."""
 
     session_id: str
     task_id: str | None
-    event: Event | TaskChanged
+    event: Event | TaskChanged | CallWaits
 
 
 Observer = Callable[[Observed], None]

@@ -38,6 +38,8 @@ class RunOptions:
     token_budget: int | None = None
     max_workers: int = 8
     timeout: float | None = None
+    approval_timeout: float | None = None  # seconds until a call that waits for a person is denied
+    wait_approvals: bool = False  # where nobody is at a terminal calls wait to be answered from elsewhere
     json_schema: Mapping[str, Any] | None = None
     verify: str | None = None
     use_coordinator: bool = True
@@ -85,6 +87,8 @@ class RunOptions:
             "verify",
             "max_budget_usd",
             "token_budget",
+            "wait_approvals",
+            "approval_timeout",
         )
         return {name: getattr(self, name) for name in kept} | {
             "add_dirs": [str(path) for path in self.add_dirs],

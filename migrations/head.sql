@@ -216,4 +216,31 @@ CREATE VIEW v_cost AS
                    cost_usd, response_id
             FROM model_calls;
 CREATE VIEW v_events AS SELECT id, strftime('%Y-%m-%dT%H:%M:%fZ', at, 'unixepoch') AS at, session_id, task_id, kind, data FROM events;
-INSERT INTO alembic_version VALUES ('0002');
+CREATE TABLE approvals (
+	id TEXT NOT NULL, 
+	session_id TEXT NOT NULL, 
+	agent_id TEXT NOT NULL, 
+	task_id TEXT, 
+	fence INTEGER NOT NULL, 
+	tool_use_id TEXT NOT NULL, 
+	tool TEXT NOT NULL, 
+	input TEXT NOT NULL, 
+	digest TEXT NOT NULL, 
+	shown TEXT NOT NULL, 
+	reason TEXT NOT NULL, 
+	suggested_rule TEXT, 
+	asked_at DOUBLE NOT NULL, 
+	status TEXT NOT NULL, 
+	answered_at DOUBLE, 
+	answered_by TEXT, 
+	note TEXT, 
+	rule TEXT, 
+	CONSTRAINT pk_approvals PRIMARY KEY (id), 
+	CONSTRAINT ck_approvals_status CHECK (status IN ('waiting', 'approved', 'denied', 'taken', 'withdrawn')), 
+	CONSTRAINT ck_approvals_answered_at CHECK ((answered_at IS NULL) = (status IN ('waiting', 'withdrawn'))), 
+	CONSTRAINT fk_approvals_agent_id FOREIGN KEY(agent_id) REFERENCES agents (id) ON DELETE CASCADE, 
+	CONSTRAINT fk_approvals_session_id FOREIGN KEY(session_id) REFERENCES sessions (id) ON DELETE CASCADE
+);
+CREATE INDEX ix_approvals_session_id ON approvals (session_id, agent_id);
+CREATE INDEX ix_approvals_status ON approvals (status, asked_at);
+INSERT INTO alembic_version VALUES ('0003');

@@ -11,6 +11,7 @@ from enum import StrEnum
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 LENGTH = 8
 SESSION_PREFIX = "s"
+APPROVAL_PREFIX = "q"
 
 
 class TaskType(StrEnum):
@@ -27,6 +28,10 @@ def new_id(type: TaskType) -> str:
 
 def new_session_id() -> str:
     return SESSION_PREFIX + _random()
+
+
+def new_approval_id() -> str:
+    return APPROVAL_PREFIX + _random()
 
 
 def _random() -> str:

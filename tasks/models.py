@@ -301,3 +301,31 @@ processes = Table(
     Column("added_at", Double, nullable=False),
     Index("ix_processes_session_id", "session_id", "task_id"),  # what a kill must end
 )
+
+# Calls that wait, or waited, for a person's word. A row outlives its answer: "always" is a rule of the session.
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", CleanText, primary_key=True),
+    Column("session_id", CleanText, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("agent_id", CleanText, ForeignKey("agents.id", ondelete="CASCADE"), nullable=False),
+    Column("task_id", CleanText),  # NULL for the session's own agent
+    Column("fence", Integer, nullable=False),  # of the run that asks: a later one asks again
+    Column("tool_use_id", CleanText, nullable=False),
+    Column("tool", CleanText, nullable=False),
+    Column("input", JsonText, nullable=False),  # without secrets
+    Column("digest", CleanText, nullable=False),  # of the input as it is, secrets included
+    Column("shown", CleanText, nullable=False),  # the call for a person: command, diff, address
+    Column("reason", CleanText, nullable=False),
+    Column("suggested_rule", CleanText),
+    Column("asked_at", Double, nullable=False),
+    Column("status", CleanText, nullable=False),
+    Column("answered_at", Double),
+    Column("answered_by", CleanText),
+    Column("note", CleanText),  # what a denial tells the model
+    Column("rule", CleanText),  # allowed from now on, in this session
+    CheckConstraint("status IN ('waiting', 'approved', 'denied', 'taken', 'withdrawn')", name="status"),
+    CheckConstraint("(answered_at IS NULL) = (status IN ('waiting', 'withdrawn'))", name="answered_at"),
+    Index("ix_approvals_status", "status", "asked_at"),  # the inbox: what waits, oldest first
+    Index("ix_approvals_session_id", "session_id", "agent_id"),  # a session's own: its rules, and what a run asked before
+)

@@ -30,6 +30,14 @@ class DeliveryStatus(StrEnum):
     UNDELIVERED = "undelivered"
 
 
+class ApprovalStatus(StrEnum):
+    WAITING = "waiting"
+    APPROVED = "approved"  # and not used yet
+    DENIED = "denied"
+    TAKEN = "taken"  # approved, and the call went on with it: it is good for no other
+    WITHDRAWN = "withdrawn"  # the call does not wait any more, unanswered
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """A process. `started_at` tells it from a later one with the same pid; `host` names machine and pid namespace."""
@@ -298,3 +306,48 @@ class ProcessRecord:
 
 def _owner(pid: int | None, started_at: float | None, host: str | None) -> Owner | None:
     return None if pid is None or started_at is None or host is None else Owner(pid, started_at, host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewApproval:
+    """A call that needs a person's word. `input` holds no secret, `digest` is of the input as it is."""
+
+    session_id: str
+    agent_id: str
+    task_id: str | None
+    fence: int
+    tool_use_id: str
+    tool: str
+    input: Mapping[str, Any]
+    digest: str
+    shown: str
+    reason: str
+    suggested_rule: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRecord:
+    id: str
+    session_id: str
+    agent_id: str
+    task_id: str | None
+    fence: int
+    tool_use_id: str
+    tool: str
+    input: Mapping[str, Any]
+    digest: str
+    shown: str
+    reason: str
+    suggested_rule: str | None
+    asked_at: float
+    status: ApprovalStatus
+    answered_at: float | None
+    answered_by: str | None
+    note: str | None
+    rule: str | None
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> ApprovalRecord:
+        values = list(row)
+        values[13] = ApprovalStatus(row[13])
+        return cls(*values)

@@ -28,7 +28,7 @@ from tasks.engine import connect_sqlite, make_engine
 from tasks.errors import DatabaseError
 from tasks.explain import code_of, explain
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0003"
 LOCK_WAIT = 120.0  # seconds: a migration of a large file takes a while
 _ALEMBIC = threading.Lock()  # Alembic keeps its context in module globals
 

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from coordinator.agents.announced import Announced
+from coordinator.agents.asking import Questions
 from coordinator.agents.budget import AgentBudget, TreeBudget
 from coordinator.agents.definitions import AgentDefinition, Agents, prompt_text
 from coordinator.agents.inbox import TaskInbox
@@ -47,7 +48,7 @@ from worker_agent.process import TASK_MARKER
 from worker_agent.session.context import AfterCompact, AgentContext, BeforeCompact
 from worker_agent.session.engine import MAX_SCHEMA_TRIES, EngineParams, QueryEngine
 from worker_agent.skills import SkillIndex
-from worker_agent.tools.base import Approver, ToolContext
+from worker_agent.tools.base import ToolContext
 from worker_agent.tools.confinement import Confinements, Fence
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.registry import ToolRegistry
@@ -78,7 +79,7 @@ class EngineFactory:
     redact: Callable[[str], str]
     environment: Mapping[str, str] = field(default_factory=dict)  # of tools, from settings files
     confinements: Confinements | None = None
-    approver: Approver | None = None
+    questions: Questions | None = None  # None: nobody can be asked
     skills: SkillIndex | None = None
     memory: MemoryIndex | None = None
     deadline: float | None = None
@@ -262,6 +263,7 @@ class EngineFactory:
                 budget=budget,
                 book=booked,
                 history=history.messages,
+                open=history.open,
                 max_turns=max_turns,
                 effort=effort,
                 result_schema=result_schema,
@@ -313,7 +315,7 @@ class EngineFactory:
             settings=self.settings.tools,
             clock=self.store.clock,
             permissions=policy,
-            approver=Announced(self.approver, hooks) if self.approver else None,
+            approver=Announced(self.questions, hooks) if self.questions else None,
             hooks=HookedTools(hooks),
             background=self.shells,
             sandbox=self.confinements.of(cwd, (self._fence(policy, cwd),)) if self.confinements else None,

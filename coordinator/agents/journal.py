@@ -15,12 +15,12 @@ import orjson
 
 from coordinator.agents.transcript_file import TranscriptFile
 from coordinator.store import Store
-from tasks import transcripts
+from tasks import approvals, transcripts
 from tasks.records import Attempt, MessageRecord, StepRecord
 from worker_agent.context.rebuild import after_boundary
 from worker_agent.loop.ports import Step, StepKind
 from worker_agent.messages import Block, Kind, Message, Role, Usage, canonical, notice
-from worker_agent.session.transcript import repair
+from worker_agent.session.transcript import Open, repair
 
 NOT_SPOKEN = frozenset({"notice", "view"})  # rows beside the conversation
 SURROUNDINGS = "surroundings"
@@ -66,11 +66,13 @@ class TaskJournal:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What an agent goes on with: `messages` in order; the last `len(added)` of them are new and not stored yet.
-    `surroundings` are the system and user context it began with, `stored` is the whole transcript with all its rows."""
+    """What an agent goes on with: `messages` in order; the last `len(added)` of them are new and not stored yet, and calls of
+    the last may be `open`. `surroundings` are the system and user context it began with, `stored` is the whole transcript
+    with all its rows."""
 
     messages: tuple[Message, ...] = ()
     added: tuple[Message, ...] = ()
+    open: Open = Open()
     surroundings: Mapping[str, Any] | None = None
     stored: tuple[Message, ...] = ()
 
@@ -83,12 +85,15 @@ def load_history(
 ) -> History:
     """The stored conversation of `agent_id` from its last compaction on, mended so that it can be sent.
     `is_read_only(name, input)` says of a call whether it can have had an effect, `known(call)` what is recorded of it."""
-    rows, steps = store.read(lambda conn: (transcripts.load(conn, agent_id), transcripts.steps(conn, agent_id)))
+    rows, steps, waited = store.read(
+        lambda conn: (transcripts.load(conn, agent_id), transcripts.steps(conn, agent_id), approvals.open_calls(conn, agent_id))
+    )
     stored = [from_record(row) for row in rows]
     messages = tuple(message for message in after_boundary(stored) if message.kind not in NOT_SPOKEN)
-    added = repair(messages, [to_step(step) for step in steps], is_read_only, known)
+    repaired = repair(messages, [to_step(step) for step in steps], is_read_only, known, waited)
+    added = repaired.added
     surroundings = next((message.data[SURROUNDINGS] for message in stored if SURROUNDINGS in message.data), None)
-    return History((*messages, *added), added, surroundings, (*stored, *added))
+    return History((*messages, *added), added, repaired.open, surroundings, (*stored, *added))
 
 
 def to_step(row: StepRecord) -> Step:

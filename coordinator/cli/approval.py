@@ -42,9 +42,12 @@ class TerminalApprover:
                 what = context.redact(what)
                 self._person.forget_what_was_typed()
                 self._console.note(
-                    f"{who}{tool.name} {one_line(what, INPUT_WIDTH)}\n  {one_line(ask.reason)}\n  Allow it once? [y/N]"
+                    f"{who}{tool.name} {one_line(what, INPUT_WIDTH)}\n  {one_line(ask.reason)}\n  Allow it once? [y/N]  (`coordinator approve` and `deny` answer from elsewhere)"
                 )
                 answer = await self._person.answer()
+            except asyncio.CancelledError:
+                self._console.note("  (answered elsewhere, or it does not wait any more)")
+                raise
             finally:
                 self._view.resume()
         if answer is not None and answer.strip().lower() in YES:

@@ -26,6 +26,11 @@ def complete_sessions(ctx: click.Context, param: click.Parameter, incomplete: st
     return _complete(ctx, "SELECT id, goal FROM sessions WHERE id LIKE ? ORDER BY updated_at DESC LIMIT ?", incomplete)
 
 
+def complete_approvals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    waiting = "SELECT id, tool || ' ' || shown FROM approvals WHERE status = 'waiting' AND id LIKE ? ORDER BY asked_at LIMIT ?"
+    return _complete(ctx, waiting, incomplete)
+
+
 def _complete(ctx: click.Context, statement: str, incomplete: str) -> list[CompletionItem]:
     path = Path(ctx.ensure_object(Context).database_place)
     if (not incomplete.isalnum() and incomplete) or not path.is_file():

@@ -33,7 +33,7 @@ LIMITS = frozenset({"max_budget_usd", "token_budget"})
 KEPT = (
     "permission_mode", "plan_only", "allowed_tools", "disallowed_tools", "add_dirs", "settings", "sandbox", "verify",
     "max_budget_usd", "token_budget", "system_prompt", "append_system_prompt", "model", "max_workers", "use_coordinator",
-    "offline",
+    "offline", "wait_approvals", "approval_timeout",
 )  # fmt: skip
 
 

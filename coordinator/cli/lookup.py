@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.context import Context
-from coordinator.views.values import session_json, task_detail_json, task_json
-from tasks import registry, sessions, transcripts
+from coordinator.views.values import approval_json, session_json, task_detail_json, task_json
+from tasks import agents, approvals, registry, sessions, transcripts
 from tasks.errors import NotFound
-from tasks.records import SessionRecord, SessionStatus, TaskRecord
+from tasks.records import ApprovalRecord, SessionRecord, SessionStatus, TaskRecord
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -80,9 +80,23 @@ class Owners:
 
 
 def shown_tasks(conn: Connection, tasks: Iterable[TaskRecord], now: float, *, detail: bool = False) -> list[Shown]:
-    owners = Owners(conn, now)
-    make: Callable[[TaskRecord, str, float], Shown] = task_detail_json if detail else task_json
-    return [make(task, owners.status(task), now) for task in tasks]
+    owners, waits = Owners(conn, now), waiting_by_task(conn)
+    make: Callable[[TaskRecord, str, float, str | None], Shown] = task_detail_json if detail else task_json
+    return [make(task, owners.status(task), now, waits.get(task.id)) for task in tasks]
+
+
+def waiting_by_task(conn: Connection) -> dict[str, str]:
+    """For each task whose call waits for a person the oldest such call's id."""
+    return {one.task_id: one.id for one in reversed(approvals.waiting(conn)) if one.task_id}
+
+
+def shown_approvals(conn: Connection, found: Iterable[ApprovalRecord]) -> list[Shown]:
+    return [approval_json(one, _called(conn, one.agent_id)) for one in found]
+
+
+def _called(conn: Connection, agent_id: str) -> str:
+    agent = agents.get(conn, agent_id)
+    return "coordinator" if agent.is_coordinator else agent.name or agent.definition or agent.id
 
 
 def shown_sessions(cli: Context, found: Sequence[SessionRecord]) -> list[Shown]:

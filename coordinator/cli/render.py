@@ -23,12 +23,16 @@ Json = Mapping[str, Any]
 SIGNS = {
     "pending": ("◌", "dim"),
     "running": ("●", "cyan"),
+    "waiting": ("▲", "bold yellow"),
     "completed": ("✔", "green"),
     "failed": ("✘", "red"),
     "killed": ("■", "yellow"),
     "interrupted": ("?", "magenta"),
 }
-ORDER = {status: rank for rank, status in enumerate(("running", "pending", "interrupted", "failed", "killed", "completed"))}
+ORDER = {
+    status: rank
+    for rank, status in enumerate(("waiting", "running", "pending", "interrupted", "failed", "killed", "completed"))
+}
 
 
 class Piece(NamedTuple):
@@ -144,10 +148,15 @@ def status(value: str) -> Piece:
     return Piece(f"{sign} {value}", style)
 
 
+def state(task: Json) -> str:
+    """The status, or that the task waits for a person."""
+    return "waiting" if task.get("needs_approval") and task["status"] == "running" else str(task["status"])
+
+
 def in_order(tasks: Iterable[Json]) -> list[Json]:
     """What runs first, then what waits, then what ended; newest first within each."""
     newest = sorted(tasks, key=lambda task: str(task["created_at"]), reverse=True)
-    return sorted(newest, key=lambda task: ORDER.get(task["status"], 9))
+    return sorted(newest, key=lambda task: ORDER.get(state(task), 9))
 
 
 TASK_COLUMNS = (
@@ -174,7 +183,7 @@ def task_grid(tasks: Sequence[Json]) -> Grid:
 def _task_row(task: Json) -> list[Piece]:
     return [
         Piece(task["id"], "bold"),
-        status(task["status"]),
+        status(state(task)),
         Piece(one_line(task["name"] or "")),
         Piece(one_line(task["description"] or "")),
         Piece(one_line(task["agent"] or "")),
@@ -190,7 +199,9 @@ def _task_row(task: Json) -> list[Piece]:
 
 
 def now_words(task: Json) -> str:
-    """What a task does now, or why it ended."""
+    """What a task does now, what it waits for, or why it ended."""
+    if state(task) == "waiting":
+        return f"needs approval: {task['needs_approval']}"
     if task["status"] in ("running", "interrupted"):
         return task["last_activity"] or ""
     return task["error"] or (task["end_reason"] if task["status"] != "completed" else "") or ""
@@ -314,6 +325,31 @@ def _agent_row(agent: Json) -> list[Piece]:
     return [Piece(one_line(cell)) for cell in cells]
 
 
+SHOWN_LINES = 40  # of a call that waits; the rest is counted
+
+
+def approval(row: Json, now: float) -> list[Line]:
+    """One waiting call: who asks for what since when, the call in full, and how it is answered."""
+    who = f"{row['agent']} ({row['task_id']})" if row["task_id"] else row["agent"]
+    age = span(round(max(0.0, now - seconds_of(row["asked_at"])) * 1000))
+    head: Line = (
+        Piece(f"▲ {row['id']}", "bold yellow"),
+        Piece(f"  {one_line(who)}  {row['tool']}  "),
+        Piece(f"waits {age}", "dim"),
+    )
+    text = literal(row["shown"]).split("\n")
+    more = [f"… {counted(len(text) - SHOWN_LINES, 'more line')}; --json has all"] if len(text) > SHOWN_LINES else []
+    lines: list[Line] = [head, *((Piece(f"    {line}", _diff_style(line)),) for line in (*text[:SHOWN_LINES], *more))]
+    lines.append((Piece(f"  {one_line(row['reason'])}", "dim"),))
+    if row["suggested_rule"]:
+        lines.append((Piece(f"  --always would allow: {one_line(row['suggested_rule'])}", "dim"),))
+    return lines
+
+
+def _diff_style(line: str) -> str:
+    return {"+": "green", "-": "red"}.get(line[:1], "")
+
+
 FINDING_STYLES = {"ok": ("✔", "green"), "note": ("·", "yellow"), "problem": ("✘", "red")}
 
 
@@ -333,7 +369,7 @@ def table(rows: Sequence[Json]) -> Grid:
 
 def task_line(task: Json) -> Line:
     """One task in the tree of a live run."""
-    sign, style = SIGNS.get(task["status"], ("·", ""))
+    sign, style = SIGNS.get(state(task), ("·", ""))
     name = one_line(task["name"] or task["agent"] or "")
     numbers = f"{span(task['duration_ms']):>7} {task['tool_uses']:>4} {'tool ' if task['tool_uses'] == 1 else 'tools'} {count(task['total_tokens']):>5} {cost_of(task):>7}"
     return (
@@ -348,7 +384,7 @@ def run_lines(head: str, tasks: Sequence[Json], said: str, width: int, height: i
     """The live view of a run: what it is, its tasks as far as they fit, what a person was told last, a line each, and
     the last words of the coordinator."""
     room = max(1, height - 3 - len(told))
-    ordered = sorted(tasks, key=lambda task: ORDER.get(task["status"], 9)) if len(tasks) > room else list(tasks)
+    ordered = sorted(tasks, key=lambda task: ORDER.get(state(task), 9)) if len(tasks) > room else list(tasks)
     lines: list[Line] = [_fit((Piece(head, "bold"),), width)]
     for i, task in enumerate(ordered[:room]):
         branch = "└─ " if i == min(room, len(ordered)) - 1 else "├─ "

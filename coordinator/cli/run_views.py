@@ -15,9 +15,10 @@ from typing import Any, Protocol
 from coordinator.cli import render
 from coordinator.cli.console import Console, Region
 from coordinator.cli.stream_json import StreamJson, init_line
-from coordinator.observed import Observed, TaskChanged
+from coordinator.observed import CallWaits, Observed, TaskChanged
 from coordinator.views.terminal_text import literal, one_line
-from coordinator.views.values import task_detail_json
+from coordinator.views.values import approval_json, task_detail_json
+from tasks.records import ApprovalRecord
 from worker_agent.events import MessageAdded, Notice, NoticeKind, TextDelta, Tombstone
 from worker_agent.words import counted
 
@@ -83,6 +84,13 @@ def tell(console: Console, observed: Observed) -> None:
         case Notice(kind, text) if kind in TELLING:
             who = f"{observed.task_id}: " if observed.task_id else ""
             console.note(f"{who}{one_line(text)}")
+        case CallWaits(call, is_over=False):
+            console.note(waiting_words(call))
+
+
+def waiting_words(call: ApprovalRecord) -> str:
+    what = one_line(call.shown, 120)
+    return f"▲ {call.task_id or 'the coordinator'} needs approval: {call.tool} {what}  (coordinator approve {call.id})"
 
 
 def task_values(changed: TaskChanged) -> dict[str, Any]:
@@ -128,11 +136,13 @@ class StreamJsonView(Still):
     def on(self, observed: Observed) -> None:
         assert self._lines is not None, "a session is announced before its first event"
         event = observed.event
-        lines = (
-            self._lines.task(task_values(event))
-            if isinstance(event, TaskChanged)
-            else self._lines.event(observed.task_id, event)
-        )
+        match event:
+            case TaskChanged():
+                lines = self._lines.task(task_values(event))
+            case CallWaits(call, is_over):
+                lines = self._lines.approval(approval_json(call, call.agent_id), is_over)
+            case _:
+                lines = self._lines.event(observed.task_id, event)
         for line in lines:
             self._console.json_line(line)
 
@@ -183,6 +193,7 @@ class LiveView(Still):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._tasks: dict[str, Mapping[str, Any]] = {}
+        self._waits: dict[str, ApprovalRecord] = {}
         self._head = ""
         self._said = ""
         self._told: deque[str] = deque(maxlen=TOLD)
@@ -211,6 +222,10 @@ class LiveView(Still):
                 self._said = ""
             case Notice(kind, text) if kind in TELLING:
                 self._told.append(f"{observed.task_id}: {text}" if observed.task_id else text)
+            case CallWaits(call, is_over):
+                self._waits.pop(call.id, None)
+                if not is_over:
+                    self._waits[call.id] = call
             case _:
                 return
         self.tick()
@@ -221,9 +236,11 @@ class LiveView(Still):
             return
         self._drawn = now
         size = self._console.size
-        tasks = [_aged(task) for task in self._tasks.values()]
+        waits = {call.task_id: call.id for call in reversed(self._waits.values())}
+        tasks = [_aged(task) | {"needs_approval": waits.get(task["id"])} for task in self._tasks.values()]
+        told = [*self._told, *(waiting_words(call) for call in self._waits.values())][-TOLD:]
         last = self._said.rsplit("\n", 1)[-1]
-        self._region.draw(render.run_lines(self._head, tasks, last, *size, told=tuple(self._told)))
+        self._region.draw(render.run_lines(self._head, tasks, last, *size, told=told))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         self.pause()
@@ -235,10 +252,10 @@ class LiveView(Still):
             print_answer(self._console, result)
 
 
-def _aged(task: Mapping[str, Any]) -> Mapping[str, Any]:
+def _aged(task: Mapping[str, Any]) -> dict[str, Any]:
     """A running task's age as of now."""
     if task["status"] != "running" or not task["started_at"]:
-        return task
+        return dict(task)
     started = render.seconds_of(task["started_at"])
     return {**task, "duration_ms": round((time.time() - started) * 1000)}
 

@@ -77,6 +77,10 @@ class StreamJson:
                                output_file=task.get("output_file"), usage=_usage(task), cost_usd=task["cost_usd"],
                                model=task["model"])  # fmt: skip
 
+    def approval(self, call: Mapping[str, Any], is_over: bool) -> Iterator[Line]:
+        """The line for a call that waits for a person, or waits no longer."""
+        yield {"type": "system", "subtype": "approval_over" if is_over else "approval_needed"} | dict(call)
+
     def rest(self) -> Iterator[Line]:
         """What still waits for a parent when the session ends."""
         for agent in list(self._waiting):

@@ -36,6 +36,9 @@ COMMANDS = {
     "tasks": Entry("Look at tasks, steer them, end them", members=TASKS),
     "sessions": Entry("Look at sessions, resume and export them", members=SESSIONS),
     "attach": Entry("Watch a session from another terminal; leaving ends nothing", "attach:attach"),
+    "inbox": Entry("List the calls that wait for a person", "inbox:inbox"),
+    "approve": Entry("Let waiting calls run, from any terminal", "inbox:approve"),
+    "deny": Entry("Refuse waiting calls, and say why", "inbox:deny"),
     "agents": Entry(
         "Agent definitions that apply here",
         members={

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.agents.asking import Questions
 from coordinator.agents.budget import AgentBudget
 from coordinator.agents.engines import EngineFactory, with_limits
 from coordinator.agents.inbox import FROM_USER, TaskInbox
@@ -22,6 +23,7 @@ from coordinator.runs.backends.base import Backend
 from coordinator.runs.processes import Processes
 from coordinator.session import results
 from coordinator.session.coordinator import Coordinator
+from coordinator.session.time_limit import TimeLimit
 from coordinator.session.verification import Verifier
 from coordinator.store import Store
 from coordinator.views import failure
@@ -106,6 +108,8 @@ class Session:
         budget: AgentBudget,
         processes: Processes,
         observer: Observer,
+        questions: Questions,
+        time_limit: TimeLimit,
         make_foreign: Callable[[Reactions], ForeignChanges],
         news: tuple[str, ...] = (),
     ) -> None:
@@ -114,6 +118,7 @@ class Session:
         self.engine = engine
         self._history, self._inbox, self._budget, self._processes = history, inbox, budget, processes
         self._observer = observer
+        self._questions, self._limit = questions, time_limit
         self._news = news
         self._hooks = engines.hooks
         self._hooks.on_wake = self._wake
@@ -162,6 +167,7 @@ class Session:
         if ending is Cause.LOST and self._end_is_stored:
             return
         self.store.lost |= ending is Cause.LOST
+        self._questions.keep()
         if self._ending is None:
             self._ending = ending
             self._cut_short.set()
@@ -212,7 +218,7 @@ class Session:
             asyncio.create_task(self.foreign.watch(), name="foreign changes"),
         ]
         if self.options.timeout:
-            watching.append(asyncio.create_task(self._time_limit(self.options.timeout), name="time limit"))
+            watching.append(asyncio.create_task(self._time_limit(), name="time limit"))
         try:
             result = await self._work()
             return await self._close(result)
@@ -451,6 +457,7 @@ class Session:
         for task_id in self.backend.running():
             self.backend.nudge(task_id)
         self._inbox.nudge()
+        self._questions.look()
         self.coordinator.changed.set()
 
     def _wrap_up(self, task: TaskRecord) -> None:
@@ -474,8 +481,8 @@ class Session:
     async def _stop_workers(self) -> None:
         await asyncio.gather(*(self.coordinator.stop(task.id, by=BY_USER) for task in self.coordinator.live()))
 
-    async def _time_limit(self, seconds: float) -> None:
-        await self.store.clock.sleep(seconds)
+    async def _time_limit(self) -> None:
+        await self._limit.run_out()
         self.end(Cause.TIMEOUT)
 
     def _spawn(self, work: Any) -> None:

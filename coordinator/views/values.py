@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.records import SessionRecord, TaskRecord
+from tasks.records import ApprovalRecord, SessionRecord, TaskRecord
 
 
 def iso(seconds: float | None) -> str | None:
@@ -23,8 +23,9 @@ def milliseconds(start: float | None, end: float | None) -> int | None:
     return None if start is None or end is None else max(0, round((end - start) * 1000))
 
 
-def task_json(task: TaskRecord, shown_status: str, now: float) -> dict[str, Any]:
-    """One task as in `tasks list --json`. `shown_status` is the status, or `interrupted` where the owner is gone."""
+def task_json(task: TaskRecord, shown_status: str, now: float, needs_approval: str | None = None) -> dict[str, Any]:
+    """One task as in `tasks list --json`. `shown_status` is the status, or `interrupted` where the owner is gone;
+    `needs_approval` the oldest of its calls that wait for a person."""
     return {
         "id": task.id,
         "agent_id": task.agent_id,
@@ -50,12 +51,13 @@ def task_json(task: TaskRecord, shown_status: str, now: float) -> dict[str, Any]
         "attempt": task.attempt,
         "end_reason": task.end_reason,
         "error": task.error,
+        "needs_approval": needs_approval,
     }
 
 
-def task_detail_json(task: TaskRecord, shown_status: str, now: float) -> dict[str, Any]:
+def task_detail_json(task: TaskRecord, shown_status: str, now: float, needs_approval: str | None = None) -> dict[str, Any]:
     """One task as in `tasks show ID --json`."""
-    return task_json(task, shown_status, now) | {
+    return task_json(task, shown_status, now, needs_approval) | {
         "prompt": task.prompt,
         "result": task.result,
         "worktree": task.worktree,
@@ -79,4 +81,20 @@ def session_json(session: SessionRecord) -> dict[str, Any]:
         "created_at": iso(session.created_at),
         "updated_at": iso(session.updated_at),
         "ended_at": iso(session.ended_at),
+    }
+
+
+def approval_json(approval: ApprovalRecord, agent: str) -> dict[str, Any]:
+    """One waiting call as in `inbox --json`. `agent` is what its agent is called."""
+    return {
+        "id": approval.id,
+        "session_id": approval.session_id,
+        "task_id": approval.task_id,
+        "agent": agent,
+        "tool": approval.tool,
+        "input": dict(approval.input),
+        "shown": approval.shown,
+        "reason": approval.reason,
+        "suggested_rule": approval.suggested_rule,
+        "asked_at": iso(approval.asked_at),
     }

@@ -105,7 +105,7 @@ def test_what_is_known_of_an_unfinished_turn_makes_a_history_that_can_be_sent(su
         subject.journal.step(Step(kind="answer", message_id="m1", blocks=(CALL, other))),
         subject.journal.step(Step(kind="result", message_id="m2", blocks=(RESULT,))),
     )
-    added = repair(tuple(subject.messages()), list(subject.steps()), lambda name, input: False)
+    added = repair(tuple(subject.messages()), list(subject.steps()), lambda name, input: False).added
     assert [msg.role for msg in added] == ["assistant", "user"]
     results = added[1].tool_results
     assert [b["tool_use_id"] for b in results] == ["t1", "t2"]

@@ -21,15 +21,27 @@ from worker_agent.causes import Cause
 from worker_agent.config import Clock, Settings, SystemClock
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.model_turn import Overloads
-from worker_agent.loop.params import QueryParams
-from worker_agent.loop.ports import AttachmentSource, Budget, ContextPort, Inbox, Journal, NoAttachments, Nothing, StopHooks
+from worker_agent.loop.params import EventBuffer, QueryParams
+from worker_agent.loop.ports import (
+    AttachmentSource,
+    Budget,
+    ContextPort,
+    Inbox,
+    Journal,
+    NoAttachments,
+    Nothing,
+    Step,
+    StopHooks,
+)  # fmt: skip
 from worker_agent.loop.query import query
 from worker_agent.loop.state import ContinueReason, Terminal, TerminalReason
 from worker_agent.messages import Message
 from worker_agent.session import schema
 from worker_agent.session.commands import Command, parse_command, token_budget
+from worker_agent.session.transcript import Open
 from worker_agent.session.usage import UsageSum
-from worker_agent.tools.base import AbortSignal, ToolContext
+from worker_agent.tools.base import AbortSignal, Interrupted, ToolContext, ToolOutcome
+from worker_agent.tools.executor import StreamingToolExecutor
 from worker_agent.tools.registry import ToolRegistry
 
 MAX_SCHEMA_TRIES = 5
@@ -37,7 +49,8 @@ MAX_SCHEMA_TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParams:
-    """What one agent is made of. `history` is what a resumed conversation begins with; `deadline` is a
+    """What one agent is made of. `history` is what a resumed conversation begins with, `open` are calls of its last answer
+    that are still to run; `deadline` is a
     `clock.monotonic()` time; `top` is False below the coordinator."""
 
     client: ModelClient
@@ -57,6 +70,7 @@ class EngineParams:
     budget: Budget = field(default_factory=Nothing)
     book: Callable[[e.ModelCalled], None] = field(default=lambda call: None)
     history: tuple[Message, ...] = ()
+    open: Open = Open()
     max_turns: int | None = None
     max_budget_usd: float | None = None
     token_budget: int | None = None
@@ -75,6 +89,7 @@ class QueryEngine:
     def __init__(self, params: EngineParams) -> None:
         self.params = params
         self.messages: tuple[Message, ...] = params.history
+        self._open = params.open
         self.usage = UsageSum(params.client.cost)
         self.turns = 0
         self.tool_turns = 0  # model calls whose tools ran: what `max_turns` counts
@@ -116,6 +131,8 @@ class QueryEngine:
             self._abort = AbortSignal()  # an interrupt is for the prompt that runs, or for the first one
 
     async def _answer(self, prompt: str | Message | None) -> AsyncIterator[e.Event]:
+        async for event in self._go_on_with_open_calls():
+            yield event
         for taken in await self._take_in(prompt):
             yield e.MessageAdded(taken)
         words = prompt.text if isinstance(prompt, Message) else prompt or ""
@@ -189,6 +206,43 @@ class QueryEngine:
             deadline=p.deadline,
             top=p.top,
         )
+
+    async def _go_on_with_open_calls(self) -> AsyncIterator[e.Event]:
+        """What an earlier run of this agent left waiting for a person, before anything else is said. An interrupt ends it
+        as it ends a turn."""
+        open, self._open = self._open, Open()
+        if not open.calls:
+            return
+        p, results_id, events = self.params, m.new_message_id(), EventBuffer()
+
+        async def keep(outcome: ToolOutcome) -> None:
+            if not outcome.read_only and not outcome.synthetic:
+                await p.journal.step(Step(kind="result", message_id=results_id, blocks=(outcome.block,)))
+
+        executor = StreamingToolExecutor(p.registry, p.tool_context, on_event=events.put, on_outcome=keep)
+        try:
+            for call in open.calls:
+                executor.add_tool(call)
+            outcomes = await self._outcomes_of(executor)
+        finally:
+            await executor.discard()
+        for event in events.drain():
+            yield event
+        results = {**open.results, **{outcome.tool_use_id: outcome.block for outcome in outcomes}}
+        said = [m.text_block(text) for outcome in outcomes for text in outcome.context]
+        blocks = [*(results[call["id"]] for call in self.messages[-1].tool_uses), *said]
+        message = m.user(blocks, kind="tool_results", meta=True, id=results_id, at=p.clock.now())
+        await self._append(message)
+        yield e.MessageAdded(message)
+
+    async def _outcomes_of(self, executor: StreamingToolExecutor) -> list[ToolOutcome]:
+        try:
+            async with self._abort.guard():
+                return await executor.results()
+        except Interrupted:
+            cause = self._abort.reason
+            assert cause is not None
+            return await executor.interrupt(cause.in_words)
 
     async def _take_in(self, prompt: str | Message | None) -> tuple[Message, ...]:
         """Take in the prompt and what waits in the inbox; the latter is given back, to be shown."""

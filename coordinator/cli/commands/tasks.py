@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions, complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.lookup import Owners, Shown, find_any, find_session, shown_tasks
+from coordinator.cli.lookup import Owners, Shown, find_any, find_session, shown_tasks, waiting_by_task
 from coordinator.views.values import task_json
 from tasks import registry
 from tasks.records import TaskRecord
@@ -50,7 +50,8 @@ def _read(conn: Connection, now: float, session_id: str | None, everything: bool
     owners = Owners(conn, now)
     tasks = registry.list_tasks(conn, TaskFilter(session_id=session_id, ended_sessions=everything, texts=False))
     shown = (task for task in tasks if everything or not owners.forgotten(task.session_id))
-    rows = [task_json(task, owners.status(task), now) for task in shown]
+    waits = waiting_by_task(conn)
+    rows = [task_json(task, owners.status(task), now, waits.get(task.id)) for task in shown]
     return [row for row in rows if not status or row["status"] in status]
 
 

@@ -68,7 +68,7 @@ class LocalBackend:
         await asyncio.gather(*(self.stop(task_id, cause) for task_id in self.running()))
 
     async def _hold(self, task_id: str, run: Run) -> None:
-        async with self._slots.slot() if self._slots else nullcontext():
+        async with self._slots.slot(task_id) if self._slots else nullcontext():
             if not self._closed:
                 self._began.add(task_id)
                 await run.run()

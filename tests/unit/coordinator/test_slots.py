@@ -1,6 +1,7 @@
 """Slots: never more than the limit, first in first out, given back on every way out."""
 
 import asyncio
+from contextlib import nullcontext
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ def test_never_more_than_the_limit_run_and_the_first_in_line_goes_first() -> Non
 
         async def worker(number: int) -> None:
             nonlocal most
-            async with slots.slot():
+            async with slots.slot(f"a{number}"):
                 order.append(number)
                 most = max(most, slots.used)
                 await asyncio.sleep(0)
@@ -37,7 +38,7 @@ def test_a_cancelled_waiter_leaves_the_queue_and_a_slot_just_handed_to_it_goes_o
         ran: list[str] = []
 
         async def hold(name: str) -> None:
-            async with slots.slot():
+            async with slots.slot(name):
                 ran.append(name)
                 await gate.wait()
 
@@ -60,15 +61,18 @@ def test_whatever_fails_or_is_cancelled_all_slots_come_back(plan: list[tuple[int
     async def scenario() -> None:
         slots = Slots(limit)
 
-        async def worker(ticks: int, fails: bool) -> None:
-            async with slots.slot():
+        async def worker(name: str, ticks: int, fails: bool) -> None:
+            async with slots.slot(name):
                 assert slots.used <= limit
-                for _ in range(ticks):
-                    await asyncio.sleep(0)
+                for tick in range(ticks):
+                    async with slots.lent(name) if tick % 2 else nullcontext():
+                        await asyncio.sleep(0)
+                    assert slots.used <= limit
                 if fails:
                     raise ValueError
 
-        tasks = [(asyncio.create_task(worker(ticks, fails)), cancelled) for ticks, fails, cancelled in plan]
+        tasks = [(asyncio.create_task(worker(f"a{number}", ticks, fails)), cancelled)
+                 for number, (ticks, fails, cancelled) in enumerate(plan)]  # fmt: skip
         for task, cancelled in tasks:
             await asyncio.sleep(0)
             if cancelled:
@@ -77,3 +81,26 @@ def test_whatever_fails_or_is_cancelled_all_slots_come_back(plan: list[tuple[int
         assert (slots.used, slots.waiting) == (0, 0)
 
     asyncio.run(scenario())
+
+
+def test_a_slot_that_is_lent_is_free_for_others_and_its_owner_comes_first_after() -> None:
+    async def scenario() -> list[str]:
+        slots, gate, order = Slots(1), asyncio.Event(), []
+
+        async def waits_for_a_person() -> None:
+            async with slots.slot("first"):
+                async with slots.lent("first"), slots.lent("first"):
+                    await gate.wait()
+                order.append("first again")
+
+        async def other(name: str) -> None:
+            async with slots.slot(name):
+                order.append(name)
+                gate.set()
+                await _settle()
+
+        await asyncio.gather(waits_for_a_person(), other("second"), other("third"))
+        assert (slots.used, slots.waiting) == (0, 0)
+        return order
+
+    assert asyncio.run(scenario()) == ["second", "first again", "third"]

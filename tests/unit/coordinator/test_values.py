@@ -21,7 +21,7 @@ from worker_agent.messages import Usage
 DOCUMENTED = (
     "id agent_id session_id parent_id type status description name agent model created_at started_at ended_at "
     "duration_ms tool_uses input_tokens output_tokens total_tokens cost_usd last_activity idle_ms "
-    "attempt end_reason error"
+    "attempt end_reason error needs_approval"
 )
 
 

@@ -1,0 +1,181 @@
+"""`coordinator inbox|approve|deny`: calls that wait for a person, answered from any terminal.
+
+An answer is stored; the process whose call it is sees it and goes on. The first answer counts: who comes second is told
+which that was, and exits with 1. Without a living owner the answer waits for `coordinator resume`, and it is said.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Sequence
+
+import click
+from sqlalchemy import Connection
+
+from coordinator.cli import render
+from coordinator.cli.completing import complete_approvals, complete_sessions
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.failures import Failure
+from coordinator.cli.lookup import Owners, Shown, find_session, shown_approvals
+from coordinator.views.exit_codes import ExitCode
+from tasks import approvals, sessions
+from tasks.errors import NotFound
+from tasks.records import ApprovalRecord, ApprovalStatus
+from tasks.watch import Watcher
+
+LOOK = 1.0  # seconds until a look without a change: an owner dies without a commit
+WORDS = {
+    ApprovalStatus.APPROVED: "was approved already",
+    ApprovalStatus.TAKEN: "was approved already",
+    ApprovalStatus.DENIED: "was denied already",
+    ApprovalStatus.WITHDRAWN: "does not wait any more",
+    ApprovalStatus.WAITING: "does not wait any more: its task has ended",
+}
+
+
+@click.command("inbox", help="List the calls that wait for a person, oldest first; approve and deny answer them.")
+@click.option("-f", "--follow", "-w", "--watch", is_flag=True, help="Go on; each new one as it comes.")
+@click.option("--session", metavar="ID", shell_complete=complete_sessions, help="Only this session's.")
+@click.option("--json", "as_json", is_flag=True, help="A list of objects; with -f one object a line.")
+@common_options
+@pass_cli
+def inbox(cli: Context, follow: bool, session: str | None, as_json: bool) -> None:
+    within = find_session(cli, session).id if session else None
+    rows = _read(cli, within)
+    if not follow:
+        if as_json:
+            cli.console.json(rows)
+        elif rows:
+            _show(cli, rows)
+        else:
+            cli.console.note("nothing waits for you")
+        return
+    with Watcher(cli.database) as watcher:
+        told: set[str] = set()
+        while not cli.console.closed:
+            rows = _read(cli, within)
+            new = [row for row in rows if row["id"] not in told]
+            told = {row["id"] for row in rows}
+            if as_json:
+                for row in new:
+                    cli.console.json_line(row)
+            elif new:
+                _show(cli, new)
+            cli.console.flush()
+            watcher.changed(LOOK)
+
+
+def _read(cli: Context, session_id: str | None) -> list[Shown]:
+    return cli.database.read(lambda conn: shown_approvals(conn, approvals.waiting(conn, session_id=session_id)))
+
+
+def _show(cli: Context, rows: Sequence[Shown]) -> None:
+    for row in rows:
+        for line in render.approval(row, cli.now()):
+            cli.console.styled(line)
+
+
+@click.command("approve", help="Let waiting calls run: by their ids, or those of a task or session; each once.")
+@click.argument("ids", nargs=-1, metavar="ID...", shell_complete=complete_approvals)
+@click.option("--always", is_flag=True, help="And from now on, in this session, what the suggested rule covers.")
+@click.option("--match", "rule", metavar="RULE", help="And from now on what RULE covers; without ids: all that it covers now.")
+@common_options
+@pass_cli
+def approve(cli: Context, ids: Sequence[str], always: bool, rule: str | None) -> int:
+    if always and rule:
+        raise Failure("--always takes the suggested rule, --match another one: say one of them", ExitCode.USAGE)
+    if not ids and not rule:
+        raise Failure(
+            "approve needs the ids of waiting calls (`coordinator inbox` lists them), or --match RULE", ExitCode.USAGE
+        )
+    if rule is not None:
+        _check_rule(rule)
+
+    def decide(conn: Connection) -> list[tuple[ApprovalRecord, bool]]:
+        found = _found(conn, ids) if ids else _covered(conn, str(rule))
+        given = [(record, _rule_for(conn, record, always, rule) if ids else None) for record in found]
+        return [approvals.answer(conn, record.id, approve=True, by=_who(), rule=added) for record, added in given]
+
+    return _tell(cli, cli.database.write(decide), "approved")
+
+
+@click.command("deny", help="Refuse waiting calls; the worker is told, and goes on without.")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_approvals)
+@click.option("-m", "--message", "why", metavar="WHY", help="What the worker is told.")
+@common_options
+@pass_cli
+def deny(cli: Context, ids: Sequence[str], why: str | None) -> int:
+    note = f"{_who()} said: {why}" if why else None
+
+    def decide(conn: Connection) -> list[tuple[ApprovalRecord, bool]]:
+        return [approvals.answer(conn, one.id, approve=False, by=_who(), note=note) for one in _found(conn, ids)]
+
+    return _tell(cli, cli.database.write(decide), "denied")
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        return "user"
+
+
+def _found(conn: Connection, ids: Sequence[str]) -> list[ApprovalRecord]:
+    """Raises `NotFound`, `Ambiguous`."""
+    found = {record.id: record for id in ids for record in approvals.resolve(conn, id)}
+    return list(found.values())
+
+
+def _covered(conn: Connection, rule: str) -> list[ApprovalRecord]:
+    found = [record for record in approvals.waiting(conn) if _covers(conn, rule, record)]
+    if not found:
+        raise NotFound(f"nothing waits that {rule} covers")
+    return found
+
+
+def _rule_for(conn: Connection, record: ApprovalRecord, always: bool, rule: str | None) -> str | None:
+    """The rule to give with the answer. Raises `Failure` for one that would not even allow this call."""
+    if always and record.suggested_rule is None:
+        raise Failure(f"no rule can be suggested for {record.id}; --match RULE names one", ExitCode.USAGE)
+    given = record.suggested_rule if always else rule
+    if given is not None and not _covers(conn, given, record):
+        raise Failure(f"{given} does not cover {record.id}: {record.tool}", ExitCode.USAGE)
+    return given
+
+
+def _check_rule(text: str) -> None:
+    from worker_agent.tools.rules import Behavior, Rule, RuleError, Source
+
+    try:
+        Rule.parse(text, Source("--match"), Behavior.ALLOW)
+    except RuleError as error:
+        raise Failure(f"--match: {error}", ExitCode.USAGE) from None
+
+
+def _covers(conn: Connection, rule: str, record: ApprovalRecord) -> bool:
+    """Whether a run with this allow rule would let the call pass."""
+    from pathlib import Path
+
+    from coordinator.agents.asking import with_rules
+    from worker_agent.tools.permissions import Policy
+
+    cwd = Path(sessions.get(conn, record.session_id).cwd)
+    policy = with_rules(Policy(cwd=cwd, roots=(cwd,)), [rule])
+    return policy.explain(record.tool, record.input).behavior == "allow"
+
+
+def _tell(cli: Context, answers: Sequence[tuple[ApprovalRecord, bool]], done: str) -> int:
+    for record, first in answers:
+        if first:
+            cli.console.line(f"{record.id} {done}")
+        else:
+            by = f", by {record.answered_by}" if record.answered_by else ""
+            cli.console.error(f"{record.id} {WORDS[record.status]}{by}")
+    _say_if_nobody_drives(cli, {record.session_id for record, first in answers if first})
+    return ExitCode.DONE if all(first for _, first in answers) else ExitCode.FAILED
+
+
+def _say_if_nobody_drives(cli: Context, ids: set[str]) -> None:
+    gone: Callable[[Connection], list[str]] = lambda conn: [id for id in sorted(ids) if Owners(conn, cli.now()).gone(id)]  # noqa: E731
+    for id in cli.database.read(gone):
+        cli.console.note(f"nobody drives session {id} now; `coordinator resume {id}` goes on with it")
