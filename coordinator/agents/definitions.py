@@ -16,24 +16,35 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from worker_agent import disk
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.tools.rules import RuleSet
 from worker_agent.tools.trust import EVERYTHING, Brought, Trust
+from worker_agent.words import meant
 
+T = TypeVar("T")
 MAX_FILES = 1_000  # of one place
 MAX_BYTES = 256 * 1024  # of one file
 PLACE = Path(".claude/agents")
 RIGHTS = ("tools", "disallowedTools", "permissionMode", "hooks", "mcpServers", "isolation")  # what trust is of
 GRANTING = ("permissionMode", "hooks", "mcpServers")  # which of it needs trust of its own
 WIDE_MODES = ("acceptEdits", "bypassPermissions")
+KNOWN_FIELDS = (
+    "name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "mcpServers", "hooks",
+    "memory", "background", "effort", "isolation", "color", "initialPrompt",
+)  # fmt: skip
+_SAID_OTHERWISE = {
+    **dict.fromkeys(("deny", "denied", "disallow", "disallowed", "deniedtools", "blockedtools"), "disallowedTools"),
+    **dict.fromkeys(("allow", "allowed", "allowedtools", "allowed-tools", "allowed_tools"), "tools"),
+}
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
 MODE_ALIASES = {"manual": "default", "auto": "default"}
@@ -90,6 +101,7 @@ class Problem:
     text: str
     fatal: bool = True
     name: str | None = None  # of the definition, as far as it is known
+    line: int | None = None  # in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +152,11 @@ def load(cwd: Path, *, trust: Trust, add_dirs: Sequence[Path] = (), user_dir: Pa
         tuple(problems),
         {name: f"{one.source}: {one.text}" for name, one in found.items() if isinstance(one, Problem)},
     )
+
+
+def definition_files(cwd: Path, *, user_dir: Path) -> list[Path]:
+    """All files that `load` would read where everything is trusted."""
+    return [path for place in (user_dir / "agents", *(level / PLACE for level in _levels(cwd))) for path in _files(place)]
 
 
 def look(cwd: Path) -> Iterator[Brought]:
@@ -229,26 +246,38 @@ def read(path: Path) -> str:
         raise ConfigError("cannot be read: it is no UTF-8 text") from None
 
 
+class Unusable(ConfigError):
+    """A definition that cannot be used. `faults` says why, each with the number of its line in the file (None: no one line)."""
+
+    def __init__(self, faults: Sequence[tuple[int | None, str]]) -> None:
+        super().__init__("; ".join(text for _, text in faults))
+        self.faults = tuple(faults)
+
+
 def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem]]:
-    """The definition in a file's text, None for documentation. Raises `ConfigError` for one that cannot be used."""
+    """The definition in a file's text, None for documentation. Raises `Unusable`."""
     front, body = _front_matter(text)
     if front.get("name") is None:
+        if (slip := next((key for key in front if meant(str(key), KNOWN_FIELDS) == "name"), None)) is not None:
+            raise Unusable([(None, f"there is no field {slip!r}; write name")])
         return None, []
     name = str(front.pop("name"))
+    fields = _Fields(name, text, front)
     if not NAME.match(name):
-        raise ConfigError(f"name {name!r}: lower case letters, digits and hyphens only")
+        fields.fault("name", f"name {name!r}: lower case letters, digits and hyphens only")
+    for key in front:
+        if (fence := _SAID_OTHERWISE.get(str(key).lower()) or meant(str(key), KNOWN_FIELDS)) is not None:
+            fields.fault(str(key), f"agent {name!r}: there is no field {key!r}; write {fence}")
     description = front.pop("description", None)
-    if not description:
-        raise ConfigError(f"agent {name!r} has no description")
-    listed = front.pop("tools", None)
-    tools = _names(name, "tools", listed)
-    if tools == () and listed != []:  # `[]` says that it has none; a blank says nothing
-        raise ConfigError(f"agent {name!r}: its list of tools is empty")
-    removed, denied = _fence(name, front.pop("disallowedTools", None))
+    if not isinstance(description, (str, int, float)) or not str(description).strip():
+        fields.fault("description", f"agent {name!r} has no description")
     model = front.pop("model", None)
-    hooks = HookConfig.parse(_as_subagent(front.pop("hooks", None)), str(source))
-    if hooks.fences:
-        raise ConfigError(f"agent {name!r}: {hooks.fences[0]}")
+    listed = front.get("tools")
+    tools = fields.read("tools", partial(_names, name, "tools"))
+    if tools == () and listed != []:  # `[]` says that it has none; a blank says nothing
+        fields.fault("tools", f"agent {name!r}: its list of tools is empty")
+    removed, denied = fields.read("disallowedTools", partial(_fence, name)) or ((), ())
+    hooks = fields.read("hooks", partial(_hooks, name, str(source))) or HookConfig()
     definition = AgentDefinition(
         name=name,
         description=str(description).strip(),
@@ -257,18 +286,50 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
         disallowed_tools=removed,
         denied=denied,
         model=None if model in (None, "inherit") else str(model),
-        permission_mode=_mode(name, front.pop("permissionMode", None)),
-        max_turns=_positive(name, "maxTurns", front.pop("maxTurns", None)),
-        effort=_choice(name, "effort", front.pop("effort", None), EFFORTS),
-        isolation=_choice(name, "isolation", front.pop("isolation", None), ("worktree",)),
+        permission_mode=fields.read("permissionMode", partial(_mode, name)),
+        max_turns=fields.read("maxTurns", partial(_positive, name, "maxTurns")),
+        effort=fields.read("effort", lambda value: _choice(name, "effort", value, EFFORTS)),
+        isolation=fields.read("isolation", lambda value: _choice(name, "isolation", value, ("worktree",))),
         hooks=hooks,
         source=source,
         extra=front,
     )
+    if fields.faults:
+        raise Unusable(fields.faults)
     ignored = sorted(map(str, front.keys() - {"color", "background"}))
     notes = [Problem(source, f"passed over: {', '.join(ignored)}", fatal=False)] if ignored else []
     notes += [Problem(source, text, fatal=False) for text in hooks.problems]
     return definition, notes
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The front matter of one definition while it is read: every fault is kept, so that a person sees them all at once."""
+
+    name: str
+    text: str
+    front: dict[str, Any]
+    faults: list[tuple[int | None, str]] = field(default_factory=list)
+
+    def read(self, key: str, reader: Callable[[Any], T]) -> T | None:
+        """What `reader` makes of the field, None where it cannot be read."""
+        try:
+            return reader(self.front.pop(key, None))
+        except ConfigError as error:
+            self.fault(key, str(error))
+            return None
+
+    def fault(self, key: str, text: str) -> None:
+        found = re.search(rf"^[\"']?{re.escape(key)}[\"']?[ \t]*:", self.text, re.MULTILINE)
+        self.faults.append((self.text.count("\n", 0, found.start()) + 1 if found else None, text))
+
+
+def _hooks(agent: str, source: str, value: Any) -> HookConfig:
+    """Raises `ConfigError` for what may have been there to refuse something and cannot be run."""
+    hooks = HookConfig.parse(_as_subagent(value), source)
+    if hooks.fences:
+        raise ConfigError(f"agent {agent!r}: {hooks.fences[0].removeprefix(f'{source}: ')}")
+    return hooks
 
 
 def _as_subagent(hooks: Any) -> Any:
@@ -279,20 +340,51 @@ def _as_subagent(hooks: Any) -> Any:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """The fields of a file, and its body. Raises `Unusable`."""
     import yaml
 
-    match = re.match(r"\ufeff?---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", text, re.DOTALL)
+    match = re.match(r"\ufeff?---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*(?:\r?\n|\Z)", text, re.DOTALL | re.MULTILINE)
     if not match:
+        if re.match(r"\s*---[ \t]*\r?\n(?:.*\n)*?name[ \t]*:", text.removeprefix("\ufeff")):
+            raise Unusable([(1, "its front matter must begin in the first line with --- and end with a line ---")])
         return {}, text
     try:
-        front = yaml.safe_load(match[1])
-    except yaml.YAMLError as error:
-        # Descriptions with a colon in them are common and are no YAML: they are quoted, and all other fields stay whole.
         try:
-            front = yaml.safe_load(_PROSE.sub(_quoted, match[1]))
+            front = _load_once(match[1])
         except yaml.YAMLError:
-            raise ConfigError(f"its front matter is no YAML: {str(error).splitlines()[0]}") from None
-    return (front if isinstance(front, dict) else {}), text[match.end() :]
+            # Descriptions with a colon in them are common and are no YAML: they are quoted, and all other fields stay whole.
+            front = _load_once(_PROSE.sub(_quoted, match[1]))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        line = None if mark is None else mark.line + 2
+        raise Unusable([(line, f"its front matter is no YAML: {why}")]) from None
+    if front is not None and not isinstance(front, dict):
+        raise Unusable([(1, "its front matter holds no fields")])
+    return front or {}, text[match.end() :]
+
+
+def _load_once(block: str) -> Any:
+    """The YAML in `block`. Raises `yaml.YAMLError`, also for a key that stands twice, of which the last would hold, and for
+    aliases, by which a few bytes stand for any number."""
+    import yaml
+
+    class Once(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.events.AliasEvent):
+                event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs say no types of it
+                raise yaml.composer.ComposerError(None, None, "an alias is not read here", event.start_mark)
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key for key, _ in node.value if isinstance(key.value, str)]
+            for i, key in enumerate(keys):
+                if any(key.value == earlier.value for earlier in keys[:i]):
+                    wrong = f"{key.value!r} stands there twice"
+                    raise yaml.constructor.ConstructorError(None, None, wrong, key.start_mark)
+            return super().construct_mapping(node, deep)
+
+    return yaml.load(block, Once)
 
 
 def _quoted(match: re.Match[str]) -> str:

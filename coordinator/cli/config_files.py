@@ -4,7 +4,8 @@
    its variable wins over both.
 2. Of what comes with a repository nobody trusts, and of a file that is not as it was trusted, only rules that deny count;
    one line a file names the rest.
-3. An unknown key is said once and passed over; a file that cannot be read is an error that names it.
+3. An unknown key is said once and passed over; one by which a fence was meant (`disallowedTools`), or a file that cannot be
+   read, is an error that names it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.cli.failures import Failure
 from coordinator.views.exit_codes import ExitCode
 from worker_agent import disk
+from worker_agent.words import meant
 
 if TYPE_CHECKING:
     from worker_agent.tools.trust import Brought, Trust
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 PROJECT_FILES = (Path(".coordinator/settings.toml"), Path(".coordinator/settings.local.toml"))
 MAX_BYTES = 1_000_000  # of one file
 FENCES = frozenset({"disallowed_tools"})
+HOLDING = (
+    "disallowed_tools", "permission_mode", "plan_only", "sandbox", "max_turns", "max_budget_usd", "token_budget", "timeout",
+    "verify", "json_schema", "max_workers",
+)  # fmt: skip
 LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs"})  # they add up over all files
 
 
@@ -57,6 +63,8 @@ def read(user_file: Path, project: Path, known: frozenset[str], trust: Callable[
         for key, value in found.items():
             name = key.replace("-", "_")
             if name not in known:
+                if (fence := meant(name, (*HOLDING, *known))) in HOLDING:
+                    raise Failure(f"{path}: there is no setting {key!r}; write {fence}", ExitCode.USAGE)
                 notes.append(f"{path}: unknown setting {key!r}")
             elif name not in FENCES and not counts:
                 left_out.append(key)

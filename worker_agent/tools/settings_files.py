@@ -2,8 +2,9 @@
 
 Files, highest first: managed, `--settings` (a path or JSON), `.claude/settings.local.json`, `.claude/settings.json`,
 `~/.claude/settings.json`. Of a single value the highest wins; lists and hooks add up. Keys that are not honoured are passed
-over in silence. A file that is no JSON object is an error that names it, and so is a fence that cannot be read (a deny or
-ask rule, a hook, a mode, a block-list): it must not get lost. Any other wrong type is one line and grants nothing.
+over, in silence but for those of `permissions`. A file that is no JSON object is an error that names it, and so is a fence that
+cannot be read (a deny or ask rule, a hook, a mode, a block-list): it must not get lost. Nor must one whose key is misspelled,
+stands in the wrong place, or stands twice, where JSON keeps the last. Any other wrong type is one line and grants nothing.
 
 Trust: what lies inside the project came with it, so its allow rules, hooks, environment, directories and servers count only
 when the person trusted it (`trust.py`; the caller says so), and as they were then: a file whose rights have changed since
@@ -13,8 +14,10 @@ counts as one that nobody trusts. Its deny and ask rules, and modes that only na
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from worker_agent.redaction import Redactor
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleError, RuleSet, Source
 from worker_agent.tools.trust import Brought, Trust, repository_root
+from worker_agent.words import meant
 
 MAX_BYTES = 1_000_000  # of one file
 MANAGED = Path("/etc/claude-code/managed-settings.json")
@@ -36,6 +40,17 @@ _STORED = (
     "permissions", "hooks", "model", "enabledMcpjsonServers", "disabledMcpjsonServers", "enableAllProjectMcpServers",
 )  # fmt: skip
 _LEFT_OUT = "leftOut"
+_FENCES = ("permissions", "hooks", "disabledMcpjsonServers")
+_PERMISSIONS = ("deny", "ask", "allow", "defaultMode", "disableBypassPermissionsMode", "additionalDirectories")
+_OF_OTHERS = ("disableAutoMode",)  # of `permissions`, and known to have no meaning here
+_SAID_OTHERWISE = {
+    "denied": "deny",
+    "disallow": "deny",
+    "disallowed": "deny",
+    "block": "deny",
+    "forbid": "deny",
+    "mode": "defaultMode",
+}
 _NARROWING = frozenset({Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK})
 _NARROWING_NAMES = (*map(str, _NARROWING), "manual")
 _GRANTING = ("hooks", "env", "model", "enabledMcpjsonServers", "enableAllProjectMcpServers")
@@ -276,10 +291,14 @@ def _parsed(content: bytes, name: str) -> Mapping[str, Any]:
     try:
         content = content.removeprefix(codecs.BOM_UTF8)
         data = orjson.loads(content) if content.strip() else {}
+        json.loads(content or b"{}", object_pairs_hook=partial(_each_once, name))
     except orjson.JSONDecodeError as error:
         raise ConfigError(f"{name} is no JSON: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{name} is nested too deeply") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{name} is no JSON object")
+    _check_keys(data, name)
     if not isinstance(data.get("permissions", {}), dict):
         raise ConfigError(f"{name}: `permissions` is no object")
     for behavior in Behavior:
@@ -289,6 +308,31 @@ def _parsed(content: bytes, name: str) -> Mapping[str, Any]:
         if (value := data.get(key)) is not None and not _is_list_of_strings(value):
             raise ConfigError(f"{name}: `{key}` is no list of strings")
     return data
+
+
+def _each_once(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises `ConfigError` for a key that stands in one object twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ConfigError(f"{name}: the key {twice[:100]!r} stands there twice; only one of the two would hold")
+    return found
+
+
+def _check_keys(data: Mapping[str, Any], name: str) -> None:
+    """Raises `ConfigError` for a key by which a fence was meant and would not be found."""
+    known = (*_FENCES, *_STORED)
+    for key in data:
+        if key in ("deny", "ask"):
+            raise ConfigError(f"{name}: `{key}` stands outside of `permissions`")
+        if (fence := meant(key, known)) is not None:
+            raise ConfigError(f"{name}: the key {key[:100]!r} is none; write `{fence}`")
+    permissions = data.get("permissions")
+    for key in permissions if isinstance(permissions, dict) else ():
+        fence = meant(key, (*_PERMISSIONS, *_OF_OTHERS)) or _SAID_OTHERWISE.get(key.lower())
+        if fence is not None and fence not in _OF_OTHERS:
+            raise ConfigError(f"{name}: the key {key[:100]!r} of `permissions` is none; write `{fence}`")
 
 
 def _is_list_of_strings(value: Any) -> bool:
@@ -313,6 +357,8 @@ def _wrong_types(layer: Layer) -> Iterator[str]:
     for text, (value, fits) in wrong.items():
         if value is not None and not fits(value):
             yield f"{layer.name}: `{text}; it does not count"
+    if unknown := [key for key in permissions if key not in (*_PERMISSIONS, *_OF_OTHERS)]:
+        yield f"{layer.name}: passed over in `permissions`: {', '.join(unknown)}"
     if permissions.get("defaultMode") == _ELSEWHERE:
         yield f"{layer.name}: the permission mode {_ELSEWHERE!r} is not known here"
     if off is not None and off != "disable":

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from coordinator.agents.definitions import AgentDefinition, Agents, Problem, load, parse, read
+from coordinator.agents.definitions import AgentDefinition, Agents, Problem, Unusable, definition_files, load, parse, read
 from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import trust_of
 from coordinator.views.exit_codes import ExitCode
 from coordinator.views.terminal_text import one_line
+from worker_agent.errors import ConfigError
 from worker_agent.tools.trust import EVERYTHING
 
 directory_option = click.option(
@@ -43,25 +45,28 @@ def list_agents(cli: Context, cwd: Path, as_json: bool) -> None:
 @common_options
 @pass_cli
 def validate(cli: Context, files: tuple[Path, ...], cwd: Path) -> int:
-    problems = _check(files) if files else load(cwd.absolute(), trust=EVERYTHING, user_dir=Path.home() / ".claude").problems
+    problems = _check(files if files else definition_files(cwd.absolute(), user_dir=Path.home() / ".claude"), bool(files))
     for problem in problems:
         word = "error" if problem.fatal else "note"
-        cli.console.line(f"{problem.source}: {word}: {one_line(problem.text)}")
-    return ExitCode.FAILED if any(problem.fatal for problem in problems) else ExitCode.DONE
+        where = f"{problem.source}:{problem.line}" if problem.line else str(problem.source)
+        cli.console.line(f"{where}: {word}: {one_line(problem.text)}")
+    return ExitCode.USAGE if any(problem.fatal for problem in problems) else ExitCode.DONE
 
 
-def _check(files: tuple[Path, ...]) -> list[Problem]:
-    from worker_agent.errors import ConfigError
-
+def _check(files: Iterable[Path], named: bool) -> list[Problem]:
+    """Every fault of the files; a file without a name is worth a note only where a person `named` it."""
     problems: list[Problem] = []
     for path in files:
         try:
             definition, notes = parse(read(path), path)
+        except Unusable as error:
+            problems += [Problem(path, text, line=line) for line, text in error.faults]
+            continue
         except ConfigError as error:
             problems.append(Problem(path, str(error)))
             continue
         problems += notes
-        if definition is None:
+        if definition is None and named:
             problems.append(Problem(path, "has no name: it is read as documentation", fatal=False))
     return problems
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.agents import definitions as agents
+from coordinator.cli.commands.agents import validate
+from coordinator.cli.context import Context
 from worker_agent.errors import ConfigError
 from worker_agent.tools.trust import EVERYTHING, NOTHING
 
@@ -99,3 +101,72 @@ def test_a_description_with_a_colon_is_still_read() -> None:
 def test_an_unknown_type_names_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there are: worker"):
         agents.load(tmp_path, trust=EVERYTHING).get("wizard")
+
+
+HEAD = "---\nname: r\ndescription: x\n"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("front", "tools", "removed", "denied"),
+    [
+        ("disallowedTools: Bash(git push *)", None, (), ("Bash(git push *)",)),
+        ("disallowedTools: BASH", None, ("Bash",), ()),
+        ("disallowedTools: '*'", None, ("*",), ()),
+        ("disallowedTools: []", None, (), ()),
+        ("disallowedTools: Bash, Edit(a,b), terminal", None, ("Bash", "Bash"), ("Edit(a,b)",)),
+        ("disallowedTools:\n  - Bash\n  - Write", None, ("Bash", "Write"), ()),
+        ("tools: []", (), (), ()),
+        ("tools: Read\ncolor: 'red'", ("Read",), (), ()),
+    ],
+)
+def test_a_fence_is_read_in_every_spelling(front: str, tools: object, removed: object, denied: object, newline: str) -> None:
+    text = f"\ufeff{HEAD}{front}\n---\nbody".replace("\n", newline)
+    definition, _ = agents.parse(text, Path("r.md"))
+    assert definition is not None
+    assert (definition.tools, definition.disallowed_tools, definition.denied) == (tools, removed, denied)
+    assert definition.prompt == "body"
+
+
+@pytest.mark.parametrize(
+    ("front", "line", "why"),
+    [
+        ("disallowedTools:\n\t- Bash", 5, "no YAML"),
+        ("disallowed_tools: Bash", 4, "write disallowedTools"),
+        ("disallowed-tools: Bash", 4, "write disallowedTools"),
+        ("DisallowedTools: Bash", 4, "write disallowedTools"),
+        ("denied: Bash", 4, "write disallowedTools"),
+        ("allowed-tools: Read", 4, "write tools"),
+        ("permission_mode: plan", 4, "write permissionMode"),
+        ("hook: {}", 4, "write hooks"),
+        ("disallowedTools: Bash\ndisallowedTools: Read", 5, "twice"),
+        ("hooks: {Stop: [], Stop: []}", 4, "twice"),
+        ("a: &x [Bash]\ndisallowedTools: *x", 5, "alias"),
+        ("disallowedTools: {Bash: true}", 4, "no list"),
+        ("disallowedTools: [3]", 4, "no list"),
+        ("disallowedTools: Bsah", 4, "no such tool"),
+        ("disallowedTools: Bash(git", 4, "bracket"),
+        ("hooks: {PreToolUse: x}", 4, "no list `hooks`"),
+        ("? [a]\n: b", None, "no YAML"),
+        ("- a", None, "no YAML"),
+    ],
+)
+def test_a_fence_that_cannot_be_read_makes_the_agent_unusable(front: str, line: int | None, why: str) -> None:
+    with pytest.raises(agents.Unusable, match=why) as refused:
+        agents.parse(f"{HEAD}{front}\n---\nbody", Path("r.md"))
+    ((where, _),) = refused.value.faults
+    assert where == line or line is None
+
+
+@pytest.mark.parametrize("text", ["---\nName: r\ndescription: x\n---\n", "---\nname: r\nx: y\n", "\n---\nname: r\n---\n"])
+def test_what_looks_like_an_agent_is_not_taken_for_documentation(text: str) -> None:
+    with pytest.raises(agents.Unusable):
+        agents.parse(text, Path("r.md"))
+
+
+def test_every_fault_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / ".claude/agents/r.md"
+    write(path, f"{HEAD}tools: [3]\nmaxTurns: x\neffort: huge\n---\n")
+    code = validate.main(["--cwd", str(tmp_path)], obj=Context(), standalone_mode=False)
+    places = [line.split(": ")[:2] for line in capsys.readouterr().out.splitlines()]
+    assert (code, places) == (2, [[f"{path}:{number}", "error"] for number in (4, 5, 6)])

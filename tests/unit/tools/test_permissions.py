@@ -11,6 +11,7 @@ import pytest
 from worker_agent.tools.base import Allow, Ask, Decision, Deny, Passthrough, Tool, ToolContext
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, RuleSet, Source
+from worker_agent.tools.settings_files import LoadedSettings
 
 
 @pytest.fixture
@@ -233,3 +234,25 @@ def test_odd_inputs_get_a_verdict_and_never_an_exception(project: Path) -> None:
         for value in (None, 1, "", "\0", "~", "~nobody/x", "a" * 5000, ["x"], {"a": 1}):
             fields = ("file_path", "notebook_path", "path", "pattern", "glob", "url", "command", "subagent_type", "skill")
             one.explain(tool, dict.fromkeys(fields, value))
+
+
+@pytest.mark.parametrize("tool", ["Edit", "Write", "Read", "Grep", "Glob", "Bash"])
+def test_a_fence_names_the_file_of_that_very_name_and_an_allowance_does_not(tmp_path: Path, tool: str) -> None:
+    """`[id]` is a class of letters to a pattern, and a directory to people: a fence means both, an allow rule the pattern."""
+    for name in ("[id]", "i", "x"):
+        (tmp_path / "app" / name).mkdir(parents=True)
+        (tmp_path / "app" / name / "page.tsx").write_text("x")
+
+    def behavior(name: str, **rules: list[str]) -> str:
+        policy = LoadedSettings().policy(cwd=tmp_path, home=tmp_path / "home", **rules)
+        path = f"app/{name}/page.tsx"
+        call = {
+            "Bash": {"command": f"cat '{path}'"}, "Grep": {"pattern": "x", "path": path}, "Glob": {"pattern": "*", "path": path},
+        }.get(tool, {"file_path": path})  # fmt: skip
+        return policy.explain(tool, call).behavior
+
+    group = "Edit" if tool in ("Edit", "Write") else "Read"
+    rule = f"{group}(app/[id]/page.tsx)"
+    assert [behavior(name, disallowed=[rule]) == "deny" for name in ("[id]", "i", "x")] == [True, True, False]
+    if group == "Edit":
+        assert [behavior(name, allowed=[rule]) for name in ("[id]", "i", "x")] == ["ask", "allow", "ask"]

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from worker_agent.errors import ConfigError
 from worker_agent.tools.permissions import Mode
@@ -165,9 +167,22 @@ def test_an_empty_file_and_unknown_keys_are_nothing(bench: Bench) -> None:
         {"hooks": {"PreToolUse": [{"hooks": [{"type": "prompt", "prompt": "may it?"}]}]}},
         {"hooks": {"PermissionRequest": [{"hooks": [{"type": "agent", "prompt": "may it?"}]}]}},
         {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "x", "args": "y"}]}]}},
+        {"Permissions": {}},
+        {"permission": {}},
+        {"hook": {}},
+        {"deny": ["Bash"]},
+        {"disabled_mcpjson_servers": []},
+        {"permissions": {"Deny": []}},
+        {"permissions": {"denny": []}},
+        {"permissions": {"denied": []}},
+        {"permissions": {"default_mode": "plan"}},
+        '{"permissions": {"deny": ["Bash"]}, "permissions": {}}',
+        '{"permissions": {"deny": ["Bash"], "deny": []}}',
+        '{"hooks": {"Stop": [], "Stop": []}}',
+        "[" * 5000,
     ],
 )
-def test_a_fence_that_cannot_be_read_stops(bench: Bench, data: dict[str, object]) -> None:
+def test_a_fence_that_cannot_be_read_stops(bench: Bench, data: dict[str, object] | str) -> None:
     bench.user(data)
     with pytest.raises(ConfigError, match="settings.json"):
         bench.load()
@@ -213,3 +228,44 @@ def test_credentials_do_not_reach_tools_through_env(bench: Bench) -> None:
 def test_directories_hang_on_their_file(bench: Bench) -> None:
     bench.shared(permissions(additionalDirectories=["../lib", "~/notes", "/abs"]))
     assert bench.load().directories == (bench.project / "../lib", bench.home / "notes", Path("/abs"))
+
+
+KEYS = (
+    "permissions", "permissions.allow", "permissions.ask", "permissions.deny", "permissions.defaultMode",
+    "permissions.additionalDirectories", "permissions.disableBypassPermissionsMode", "hooks", "hooks.PreToolUse", "env", "model",
+    "enabledMcpjsonServers", "disabledMcpjsonServers", "enableAllProjectMcpServers",
+)  # fmt: skip
+WRONG = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.sampled_from(["", "/", "*", "Bash", "yes", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "hooks", "Bash", "/"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@given(key=st.sampled_from(KEYS), value=WRONG)
+@settings(max_examples=300, deadline=None)
+def test_a_wrong_type_anywhere_stops_or_is_the_safe_side(key: str, value: object) -> None:
+    """Whatever stands where, it is one line, or grants no more than it says: the fences beside it hold."""
+    data: dict[str, Any] = {"permissions": {"deny": ["WebFetch"], "defaultMode": "plan"}}
+    *above, last = key.split(".")
+    place = data.setdefault(above[0], {}) if above else data
+    place[last] = value
+    try:
+        found = load(
+            Path("/nowhere"), home=Path("/nowhere/h"), trust=NOTHING, settings=json.dumps(data), managed=Path("/nowhere/m")
+        )
+    except ConfigError as error:
+        assert len(str(error).splitlines()) == 1
+        return
+    strings = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    assert not found.rules.allow or (key == "permissions.allow" and isinstance(value, list))
+    assert not found.directories or (key == "permissions.additionalDirectories" and strings)
+    assert not found.env or (key == "env" and isinstance(value, dict))
+    assert found.model is None or (key == "model" and isinstance(value, str))
+    assert not found.enabled_servers or (key == "enabledMcpjsonServers" and isinstance(value, list))
+    assert not found.all_project_servers or (key == "enableAllProjectMcpServers" and value is True)
+    assert found.default_mode is Mode.PLAN or key in ("permissions", "permissions.defaultMode")
+    assert [rule.text for rule in found.rules.deny] == ["WebFetch"] or key in ("permissions", "permissions.deny")
+    assert found.bypass_disabled == (key == "permissions.disableBypassPermissionsMode" and value is not None)
