@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -21,7 +22,11 @@ def lines(name: str) -> list[str]:
 
 @pytest.fixture
 def box(tmp_path: Path) -> Path:
-    """A repository, a secret beside it, links to it, a repository of an attacker inside."""
+    return build(tmp_path)
+
+
+def build(tmp_path: Path) -> Path:
+    """A repository, a secret beside it, links to it, a repository of an attacker inside, settings, a shell's start file."""
     project = tmp_path / "project"
     for name in ("src", "docs", "vendor/x/objects", "vendor/x/refs"):
         (project / name).mkdir(parents=True)
@@ -43,13 +48,17 @@ def box(tmp_path: Path) -> Path:
         ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"],
     ):
         subprocess.run(["git", "-C", str(project), *command], check=True)
+    for name in (".claude/settings.json", ".coordinator/settings.toml"):
+        (project / name).parent.mkdir()
+        (project / name).touch()
+    (tmp_path / ".bashrc").touch()
     (project / "ln").symlink_to(tmp_path / "outside")
     (project / "link").symlink_to(tmp_path / "secret")
     return project
 
 
-def runs_unasked(box: Path, command: str, *allow: str) -> bool:
-    policy = Policy(rules=RuleSet.from_flags(allow, ()), cwd=box, roots=(box,), home=box.parent)
+def runs_unasked(box: Path, command: str, *allow: str, mode: str = "default") -> bool:
+    policy = Policy(mode=mode, rules=RuleSet.from_flags(allow, ()), cwd=box, roots=(box,), home=box.parent)
     return policy.explain("Bash", {"command": command}).behavior == "allow"
 
 
@@ -65,13 +74,15 @@ def harm(box: Path, command: str) -> bool:
     ran = subprocess.run(["bash", "-c", command], cwd=box, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
     appeared = [path for path in (box / "PWNED", box / "vendor/x/PWNED") if os.path.lexists(path)]
     for path in appeared:
-        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return bool(appeared) or SECRET.encode() in ran.stdout + ran.stderr
 
 
-def test_no_line_that_harms_runs_unasked(box: Path) -> None:
+@pytest.mark.parametrize("mode", ["default", "plan", "dontAsk"])
+def test_no_line_that_harms_runs_unasked(box: Path, mode: str) -> None:
     harmful = lines("harmful.txt")
-    assert [line for line in harmful if runs_unasked(box, line)] == []
+    assert len(harmful) >= 350
+    assert [line for line in harmful if runs_unasked(box, line, mode=mode)] == []
 
 
 def test_the_harmful_lines_really_harm(box: Path) -> None:
