@@ -11,6 +11,29 @@ from worker_agent.api.models import resolve
 from worker_agent.config import Settings
 from worker_agent.tools.trust import NOTHING, Trust
 
+# What bounds a run by one value: the strictest first; the least number; any check at all.
+STRICTEST_FIRST: Mapping[str, tuple[str, ...]] = {
+    "permission_mode": ("plan", "dontAsk", "default", "acceptEdits", "bypassPermissions"),
+    "sandbox": ("required", "auto", "off"),
+}
+LIMITS = frozenset({"max_budget_usd", "token_budget", "max_turns", "timeout"})
+CHECKS = frozenset({"verify", "json_schema"})
+
+
+def stricter(name: str, old: Any, new: Any) -> Any:
+    """Of two values of one option the one that fences more; `old` where neither does. None is no value."""
+    if name in STRICTEST_FIRST and new is not None:
+        return new if rank(name, new) < rank(name, old) else old
+    if name in LIMITS and old is not None and new is not None:
+        return min(old, new)
+    return new if old is None else old
+
+
+def rank(name: str, value: str | None) -> int:
+    """Where a value stands among those of its option, the strictest at 0; None is the default."""
+    order = STRICTEST_FIRST[name]
+    return order.index(value or ("default" if "default" in order else "auto"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -87,6 +110,11 @@ class RunOptions:
             "verify",
             "max_budget_usd",
             "token_budget",
+            "max_turns",
+            "timeout",
+            "json_schema",
+            "worker_model",
+            "fallback_model",
             "wait_approvals",
             "approval_timeout",
         )
@@ -101,8 +129,10 @@ class RunOptions:
         holds for this run."""
         old = [text for text in (stored.get("settings"), *(stored.get("earlier_settings") or ())) if text]
         first, *more = dict.fromkeys([*old, *filter(None, [self._settings_to_keep()]), *self.earlier_settings]) or [None]
+        held = {name: stricter(name, stored.get(name), getattr(self, name)) for name in (*STRICTEST_FIRST, *LIMITS, *CHECKS)}
         return {
             **stored,
+            **held,
             "disallowed_tools": list(dict.fromkeys((*(stored.get("disallowed_tools") or ()), *self.disallowed_tools))),
             "plan_only": bool(stored.get("plan_only") or self.plan_only),
             "settings": first,

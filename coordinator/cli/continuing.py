@@ -5,14 +5,15 @@ Rules of this file:
 1. A flag that is said now holds. Where it widens what the session was held by, one line says so.
 2. A variable or a settings file only tightens: neither was meant for this session in particular. The files are those of
    the session's directory, wherever the command was called.
-3. Denials add up whatever says them, and so do directories and settings that a flag names.
+3. Denials add up whatever says them, and so do directories and settings that a flag names. Limits are those of each run:
+   `max_turns` and `timeout` begin anew, the budgets do not.
 4. What of inline settings was not stored, because it may be secret, is named; without its fences nothing goes on.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,20 @@ from click.core import ParameterSource
 from coordinator.cli import directory
 from coordinator.cli.context import Context
 from coordinator.cli.failures import Failure
+from coordinator.options import CHECKS, LIMITS, STRICTEST_FIRST, rank, stricter
 from coordinator.views.exit_codes import ExitCode
 from tasks.records import SessionRecord
 
-# The strictest first.
-MODES = ("plan", "dontAsk", "default", "acceptEdits", "bypassPermissions")
-SANDBOXES = ("required", "auto", "off")
 LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs"})
-LIMITS = frozenset({"max_budget_usd", "token_budget"})
 KEPT = (
     "permission_mode", "plan_only", "allowed_tools", "disallowed_tools", "add_dirs", "settings", "sandbox", "verify",
     "max_budget_usd", "token_budget", "system_prompt", "append_system_prompt", "model", "max_workers", "use_coordinator",
-    "offline", "wait_approvals", "approval_timeout",
+    "offline", "wait_approvals", "approval_timeout", "max_turns", "timeout", "json_schema", "worker_model", "fallback_model",
+)  # fmt: skip
+# What is said for one run: how its output looks, which session it is, where it runs.
+NOT_KEPT = (
+    "print_only", "output_format", "include_partial_messages", "cwd", "continue_last", "resume", "fork_session", "session_id",
+    "background",
 )  # fmt: skip
 
 
@@ -57,7 +60,8 @@ def as_before(ctx: click.Context, cli: Context, session: SessionRecord, flags: M
     for name in KEPT:
         source = ctx.get_parameter_source(name)
         if before.get(name) is None and name != "permission_mode":
-            if source is ParameterSource.DEFAULT_MAP:  # of the caller's directory
+            if source is ParameterSource.DEFAULT_MAP or (source is ParameterSource.DEFAULT and name in found):
+                # What the settings of the caller's directory say is not for this session.
                 values[name] = _cast(ctx, name, found.get(name)) or (() if name in LISTS else None)
             continue
         old = _value(name, before.get(name))
@@ -117,21 +121,13 @@ def _tighter(name: str, old: Any, new: Any) -> Any:
         return _added(name, old, new)
     if name == "plan_only":
         return old or new
-    if name in LIMITS:
-        return min(old, new)
-    order = {"permission_mode": MODES, "sandbox": SANDBOXES}.get(name)
-    return old if order is None or _rank(order, new) >= _rank(order, old) else new
+    return stricter(name, old, new)
 
 
 def _tell(cli: Context, name: str, old: Any, new: Any) -> None:
     """One line for a flag that takes a fence down."""
-    order = {"permission_mode": MODES, "sandbox": SANDBOXES}.get(name)
-    raised = name in LIMITS and new > old
-    replaced = name == "verify" and new != old
-    if raised or replaced or (order and _rank(order, new) > _rank(order, old)):
+    wider = name in STRICTEST_FIRST and rank(name, new) > rank(name, old)
+    if wider or (name in LIMITS and new > old) or (name in CHECKS and new != old):
         flag = f"--{name.replace('_', '-')}"
-        cli.console.note(f"{flag}: {new} holds for this run; the session was held by {old or 'default'}")
-
-
-def _rank(order: Sequence[str], value: str | None) -> int:
-    return order.index(value or "default")
+        was = "another schema" if name == "json_schema" else old or "default"
+        cli.console.note(f"{flag}: {new} holds for this run; the session was held by {was}")

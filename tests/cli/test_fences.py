@@ -7,7 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import click
+import pytest
+
 from coordinator.agents import definitions as agents
+from coordinator.cli import continuing
+from coordinator.cli.commands.chat import chat
+from coordinator.cli.commands.run import options_of, resume, run
+from coordinator.cli.context import Context
+from coordinator.options import RunOptions
+from tasks import sessions
 from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
 from tests.support.fake_api import FakeAPI
@@ -148,3 +157,83 @@ def test_agents_are_found_through_linked_directories_and_a_fifo_is_no_agent(tmp_
     found = agents.load(tmp_path, trust=NOTHING, user_dir=tmp_path / "user")
     assert "a" in found.by_name
     assert [(problem.source.name, problem.fatal) for problem in found.problems] == [("b.md", True)]
+
+
+# Every flag of a run: what a session is asked with, what is said for its continuation, and what then holds. `...` stands
+# for: nothing is said.
+SCHEMA, OTHER = {"type": "object"}, {"type": "array"}
+CONTINUED: dict[str, list[tuple[Any, Any, Any]]] = {
+    "permission_mode": [("plan", ..., "plan"), ("plan", "acceptEdits", "acceptEdits"), (None, ..., None)],
+    "plan_only": [(True, ..., True)],
+    "allowed_tools": [(["Bash"], ..., ("Bash",)), (["Bash"], "Edit", ("Edit",))],
+    "disallowed_tools": [(["Bash"], ..., ("Bash",)), (["Bash"], "Edit", ("Bash", "Edit"))],
+    "add_dirs": [(["/"], ..., (Path("/"),)), (["/"], "/tmp", (Path("/"), Path("/tmp")))],
+    "settings": [('{"model":"m"}', ..., '{"model":"m"}')],
+    "sandbox": [("required", ..., "required"), ("required", "off", "off")],
+    "verify": [("true", ..., "true"), ("true", "false", "false"), (None, "false", "false")],
+    "json_schema": [(SCHEMA, ..., SCHEMA), (SCHEMA, json.dumps(OTHER), OTHER)],
+    "max_turns": [(3, ..., 3), (3, "9", 9), (None, "9", 9)],
+    "timeout": [(60.0, ..., 60.0), (60.0, "2m", 120.0)],
+    "max_budget_usd": [(1.0, ..., 1.0), (1.0, "2", 2.0)],
+    "token_budget": [(10, ..., 10), (10, "20", 20)],
+    "system_prompt": [("s", ..., "s"), ("s", "t", "t")],
+    "append_system_prompt": [("s", ..., "s")],
+    "model": [("m", ..., "m"), ("m", "n", "n")],
+    "worker_model": [("m", ..., "m"), ("m", "n", "n")],
+    "fallback_model": [("m", ..., "m")],
+    "max_workers": [(3, ..., 3), (3, "4", 4)],
+    "use_coordinator": [(False, ..., False)],
+    "offline": [(True, ..., True)],
+    "wait_approvals": [(True, ..., True)],
+    "approval_timeout": [(5.0, ..., 5.0)],
+}
+
+
+def test_every_flag_of_a_run_is_kept_or_is_for_one_run() -> None:
+    names = {option.name for option in run.params if isinstance(option, click.Option) and option.expose_value} - {"help"}
+    assert names == {*CONTINUED, *continuing.NOT_KEPT} == {*continuing.KEPT, *continuing.NOT_KEPT}
+    assert set(RunOptions().stored()) | {"model"} == {*continuing.KEPT, "earlier_settings"}
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "resume"])
+def test_a_session_goes_on_as_it_was_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever command goes on with it, from whatever directory."""
+    monkeypatch.setenv("COORDINATOR_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    cli = Context()
+    subject = {"run": run, "chat": chat, "resume": resume}[command]
+    for name, cases in CONTINUED.items():
+        option = next((option for option in subject.params if option.name == name), None)
+        for asked, said, holds in cases:
+            stored = {**RunOptions().stored(), "offline": False, name: asked}
+            session = cli.database.write(
+                lambda conn, stored=stored, name=name, asked=asked: sessions.create(
+                    conn, goal="x", cwd=str(tmp_path), model=asked if name == "model" else "m", options=stored
+                )
+            )
+            flags = [] if said is ... or option is None else [max(option.opts, key=len), said]
+            given = ["-r", session.id, *flags] if command != "resume" else [session.id, *flags]
+            with subject.make_context(command, given, obj=cli) as ctx:
+                options = options_of(
+                    ctx,
+                    cli,
+                    "go on",
+                    {"resume": session.id, "continue_last": False, **ctx.params}
+                    | ({"resume": session.id} if command == "resume" else {}),
+                )
+            assert getattr(options, name) == holds, (command, name, asked, said)
+            assert options.fenced(stored)[name] in (asked, list(holds) if isinstance(holds, tuple) else holds)
+
+
+def test_what_fenced_a_continuation_fences_the_next() -> None:
+    stored = RunOptions(max_turns=5, sandbox="auto").stored()
+    again = RunOptions(max_turns=9, permission_mode="plan", sandbox="required", verify="true", timeout=60).fenced(stored)
+    assert {name: again[name] for name in ("max_turns", "permission_mode", "sandbox", "verify", "timeout")} == {
+        "max_turns": 5, "permission_mode": "plan", "sandbox": "required", "verify": "true", "timeout": 60,
+    }  # fmt: skip
+    wider = RunOptions(max_turns=9, permission_mode="acceptEdits", sandbox="off", verify="false", timeout=600).fenced(again)
+    assert wider == again

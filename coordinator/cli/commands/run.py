@@ -66,7 +66,7 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
         values |= continuing.as_before(ctx, cli, session, flags)
     if values["offline"]:
         values["model"] = values["worker_model"] = offline_model()
-    schema = flags["json_schema"]
+    schema = values["json_schema"]
     added = tuple(path.absolute() for path in values["add_dirs"])
     return RunOptions(
         **values
@@ -76,7 +76,7 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
             "db": cli.database_url,
             "cwd": Path(os.path.abspath(flags["cwd"])),  # without `..`, but with the links the person named
             "add_dirs": added,
-            "json_schema": read_schema(schema) if schema else None,
+            "json_schema": read_schema(schema) if isinstance(schema, str) and schema else schema or None,
             # What is trusted is the directory of the session, not the one the command was called in.
             "trust": trust_of(cli, Path(session.cwd) if session else flags["cwd"], *added),
         }
