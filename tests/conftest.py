@@ -14,9 +14,13 @@ import faulthandler
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Generator
+from typing import Any
 
 import pytest
+
+from tests.support.skips import LOUD
 
 GRACE = 30.0  # seconds after the limit of a test, or after its session, within which a process must have gone on or ended
 GROWTH = 32 * 1024 * 1024  # bytes by which a process may grow before what tests left is collected
@@ -62,3 +66,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     faulthandler.dump_traceback_later(GRACE, exit=True, file=sys.__stderr__)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What could not be tested here is said where a person looks last."""
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        if isinstance(report.longrepr, tuple) and LOUD in (reason := report.longrepr[2]):
+            reasons[reason.removeprefix("Skipped: ")] += 1
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"{reason}; {count} tests left out", red=True, bold=True)

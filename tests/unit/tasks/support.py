@@ -11,11 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from sqlalchemy import Connection
 
 from tasks import leases, registry, sessions
 from tasks.db import Database
 from tasks.records import MessageRecord, NewTask, Owner, TaskRecord
+from tests.support.postgres import server
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
@@ -39,6 +41,11 @@ class Store:
     session_id: str
     owner: Owner
     fence: int
+
+    @property
+    def place(self) -> str:
+        """What another process opens it by."""
+        return str(self.db.path) if self.db.path else self.db.url.render_as_string(hide_password=False)
 
     def write(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return self.db.write(lambda conn: fn(conn, *args, **kwargs))
@@ -64,10 +71,20 @@ def _template() -> bytes:
         return (Path(directory) / "template.db").read_bytes()
 
 
+# For tests of what only an SQLite file has: pragmas, a full disk, a file that goes away.
+on_sqlite = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+
+
 def open_store(directory: Path) -> Store:
     (directory / "store.db").write_bytes(_template())
     clock = ManualClock()
     return own_session(Database.open(directory / "store.db", clock=clock), clock)
+
+
+def open_server_store() -> Store:
+    """The same on a PostgreSQL server."""
+    clock = ManualClock()
+    return own_session(Database.open(server().new_database(), clock=clock), clock)
 
 
 def own_session(db: Database, clock: ManualClock) -> Store:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,8 @@ from tasks import leases, outbox, registry, sessions, transcripts
 from tasks.db import Database
 from tasks.errors import Owned
 from tasks.states import TaskStatus
+from tests.support.postgres import server
+from tests.support.skips import needs_postgres
 from tests.unit.tasks.support import Store, message, start_python
 
 BEGIN = """
@@ -42,22 +43,23 @@ try:
     store()
 except Fenced:
     print("fenced", finish(), flush=True)
+    db.close()
 """
 
 
-def run_until_here(code: str, path: Path, ttl: float = 10.0) -> subprocess.Popen[str]:
+def run_until_here(code: str, path: str, ttl: float = 10.0) -> subprocess.Popen[str]:
     process = start_python(BEGIN + code, path, ttl)
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n", process.communicate()[1]
     return process
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=needs_postgres)])
+def path(request: pytest.FixtureRequest, tmp_path: str) -> str:
+    return str(tmp_path / "store.db") if request.param == "sqlite" else server().empty_database()
 
 
-def killed(code: str, path: Path) -> Store:
+def killed(code: str, path: str) -> Store:
     """The store after `kill -9` at the pause, taken over by this process."""
     process = run_until_here(code, path)
     process.kill()
@@ -68,7 +70,7 @@ def killed(code: str, path: Path) -> Store:
     return Store(db, None, "s1", owner, fence)  # type: ignore[arg-type]
 
 
-def test_a_notification_survives_a_kill_before_it_is_in_the_transcript(path: Path) -> None:
+def test_a_notification_survives_a_kill_before_it_is_in_the_transcript(path: str) -> None:
     store = killed("finish()\n" + PAUSE, path)
     [waiting] = store.read(outbox.waiting, "s1")
     assert "<result>r</result>" in waiting.body
@@ -80,14 +82,14 @@ def test_a_notification_survives_a_kill_before_it_is_in_the_transcript(path: Pat
     again.close()
 
 
-def test_a_notification_is_not_told_again_after_a_kill_behind_its_message(path: Path) -> None:
+def test_a_notification_is_not_told_again_after_a_kill_behind_its_message(path: str) -> None:
     store = killed("finish(); store(['na1'])\n" + PAUSE, path)
     assert store.read(outbox.waiting, "s1") == []
     assert [m.id for m in store.read(transcripts.load, "s1")] == ["m1"]
     store.db.close()
 
 
-def test_a_running_task_of_a_killed_owner_is_interrupted_and_goes_on_with_the_next_attempt(path: Path) -> None:
+def test_a_running_task_of_a_killed_owner_is_interrupted_and_goes_on_with_the_next_attempt(path: str) -> None:
     process = run_until_here(PAUSE, path)
     db = Database.open(path)
     session, task = db.read(lambda conn: (sessions.get(conn, "s1"), registry.get(conn, "a1")))
@@ -103,7 +105,7 @@ def test_a_running_task_of_a_killed_owner_is_interrupted_and_goes_on_with_the_ne
     db.close()
 
 
-def test_an_owner_that_was_frozen_past_its_lease_cannot_write_when_it_wakes(path: Path) -> None:
+def test_an_owner_that_was_frozen_past_its_lease_cannot_write_when_it_wakes(path: str) -> None:
     process = run_until_here(PAUSE + LATE, path)
     db = Database.open(path)
     process.send_signal(signal.SIGSTOP)

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,9 +18,17 @@ from tasks import events, registry, sessions, upgrade
 from tasks.db import HEAD_REVISION, Database, DatabaseError
 from tasks.records import NewTask
 from tasks.registry import TaskFilter
-from tests.unit.tasks.support import ROOT, Store, outputs, start_python
+from tests.unit.tasks.support import ROOT, Store, open_store, outputs, start_python
 
 COUNT = "import sys; from tasks.db import Database; db = Database.open(sys.argv[1])\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """All of this file is about an SQLite file."""
+    made = open_store(tmp_path)
+    yield made
+    made.db.close()
 
 
 def refusal(path: object) -> str:

@@ -1,15 +1,9 @@
-"""The same store on a PostgreSQL server: schema, moves, delivery, fencing, the writer and watchers. Runs where a
-server's programs and psycopg are installed."""
+"""What is PostgreSQL's own: the schema that the revisions make there, its notifications, its lock. What the store promises
+on either database is tested on both (`conftest.py`)."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +11,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
 from tasks import agents, events, leases, ledger, models, outbox, registry, sessions, transcripts
 from tasks.db import Database, DatabaseError
@@ -26,47 +20,16 @@ from tasks.records import Ended, Owner, StepRecord
 from tasks.states import TaskStatus
 from tasks.watch import Watcher
 from tasks.writer import Writer
+from tests.support.postgres import server
+from tests.support.skips import needs_postgres
 from tests.unit.tasks.support import ManualClock, Store, message, own_session
 
-PROGRAMS = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAMS is None or importlib.util.find_spec("psycopg") is None, reason="no PostgreSQL here"),
-]
-
-
-def _as_user() -> dict[str, object]:
-    """A server refuses to run as root."""
-    return {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Path]:
-    assert PROGRAMS is not None
-    directory = Path(tempfile.mkdtemp(prefix="pg"))
-    if os.geteuid() == 0:
-        try:
-            user = pwd.getpwnam("postgres")
-        except KeyError:
-            pytest.skip("no user to run a server as")
-        os.chown(directory, user.pw_uid, user.pw_gid)
-    options = {"check": True, "capture_output": True, "cwd": directory, **_as_user()}
-    subprocess.run([PROGRAMS, "-D", directory / "data", "-A", "trust", "-U", "tester", "--no-sync"], **options)
-    control = [PROGRAMS.with_name("pg_ctl"), "-D", directory / "data", "-l", directory / "log", "-w"]
-    subprocess.run([*control, "-o", f"-k {directory} -c listen_addresses='' -c fsync=off", "start"], **options)
-    yield directory
-    subprocess.run([*control, "-m", "immediate", "stop"], **options)
-    shutil.rmtree(directory)
+pytestmark = needs_postgres
 
 
 @pytest.fixture
-def url(server: Path) -> str:
-    name = f"t{os.urandom(4).hex()}"
-    engine = create_engine(f"postgresql+psycopg://tester@/postgres?host={server}", isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return f"postgresql://tester@/{name}?host={server}"
+def url() -> str:
+    return server().empty_database()
 
 
 @pytest.fixture

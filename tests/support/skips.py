@@ -1,0 +1,11 @@
+"""What a test needs beside Python, git and make. Where it is missing the test is left out, and the end of the run says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.postgres import why_not
+
+LOUD = "NOT TESTED"  # how the reasons begin that are repeated at the end of a run
+_missing = why_not()
+needs_postgres = pytest.mark.skipif(_missing is not None, reason=f"{LOUD} on PostgreSQL: {_missing}")
