@@ -23,7 +23,7 @@ from coordinator.agents.definitions import AgentDefinition, Agents, prompt_text
 from coordinator.agents.inbox import TaskInbox
 from coordinator.agents.journal import SURROUNDINGS, History, TaskJournal, load_history, surroundings_row
 from coordinator.agents.transcript_file import TranscriptFile
-from coordinator.options import RunOptions
+from coordinator.options import RunOptions, rank
 from coordinator.paths import Paths
 from coordinator.runs.background import Shells
 from coordinator.runs.processes import Processes
@@ -106,7 +106,7 @@ class EngineFactory:
         definition = self.agents.by_name.get(task.definition or "worker")
         return self.hooks.for_agent(
             definition.hooks if definition else HookConfig(),
-            permission_mode=definition.permission_mode or str(self.policy.mode) if definition else str(self.policy.mode),
+            permission_mode=str(effective_mode(self._policy(definition, task) if definition else self.policy)),
             effort=definition.effort if definition else None,
             agent_id=task.agent_id,
             agent_type=task.definition or "worker",
@@ -115,14 +115,19 @@ class EngineFactory:
             transcript_path=Path(task.output_file) if task.output_file else None,
         )
 
+    def _policy(self, definition: AgentDefinition, task: TaskRecord) -> Policy:
+        """What a worker may do: what the session may, less what its definition and its spawn take away."""
+        policy = narrowed(self.policy.child(mode=definition.permission_mode), definition.tools, task.allowed_tools)
+        if definition.denied:
+            policy = policy.child(rules=policy.rules + RuleSet.from_flags((), definition.denied))
+        return policy
+
     async def worker(self, parts: WorkerParts) -> tuple[QueryEngine, Callable[[], None]]:
         """A worker's engine, and what is to be called when its run has ended. Raises `ConfigError`."""
         task = parts.task
         definition = self.agents.get(task.definition or "worker")
         registry = self._registry(definition, task.allowed_tools)
-        policy = narrowed(self.policy.child(mode=definition.permission_mode), definition.tools, task.allowed_tools)
-        if definition.denied:
-            policy = policy.child(rules=policy.rules + RuleSet.from_flags((), definition.denied))
+        policy = self._policy(definition, task)
         context = self._tool_context(
             agent_id=task.agent_id,
             task_id=task.id,
@@ -373,6 +378,12 @@ class EngineFactory:
         text = "Tasks that have not ended or were not announced yet; each will send its notification once:\n"
         text += "\n".join(map(_line, tasks))
         return (user(self.redact(text), kind="attachment", meta=True, data={"source": "live_tasks"}),)
+
+
+def effective_mode(policy: Policy) -> Mode:
+    """The strictest mode of an agent and of those above it: the one that holds."""
+    above = [] if policy.ceiling is None else [effective_mode(policy.ceiling)]
+    return min((Mode(policy.mode), *above), key=lambda mode: rank("permission_mode", str(mode)))
 
 
 def narrowed(policy: Policy, *lists: Sequence[str] | None) -> Policy:

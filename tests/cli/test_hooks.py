@@ -492,3 +492,34 @@ def test_a_person_who_is_asked_is_told_of_by_a_notification(program: Program) ->
     (said,) = logged(program, "Notification")
     assert said["notification_type"] == "permission_prompt" and "Write" in said["message"]
     assert (program.cwd / "new").exists()
+
+
+REQUEST = """import json, sys
+data = json.load(sys.stdin)
+assert "tool_use_id" not in data and isinstance(data["permission_suggestions"], list)
+command = data["tool_input"]["command"]
+answers = {
+    "make all": {"behavior": "allow"},
+    "make b": {"behavior": "allow", "updatedInput": {**data["tool_input"], "command": "echo instead"}},
+    "make c": {"behavior": "deny", "message": "not this one"},
+    "make e": {"behavior": "maybe"},
+}
+if command in answers:
+    print(json.dumps({"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": answers[command]}}))
+sys.exit(2 if command == "make f" else 0)
+"""
+
+
+def test_a_permission_request_hook_answers_where_nobody_can_be_asked(program: Program) -> None:
+    (program.cwd / "Makefile").write_text("all b c d e f:\n\t@echo made $@\n")
+    command = script(program, "request.py", REQUEST)
+    rules = {"ask": ["Bash(make d)"], "deny": ["Bash(rm *)"]}
+    configure(program, {"PermissionRequest": [handler(command, "Bash")]}, permissions=rules)
+    names = ("all", "b", "c", "d", "e", "f")
+    calls = [bash(f"make {name}", id=name) for name in names]
+    with FakeAPI(by_turn(message(*calls, bash("ls", id="ls")), "done")) as api:
+        run(program, api, "--no-coordinator", "--permission-mode", "default", "--sandbox", "off")
+        results = dict(api.requests[-1].tool_results)
+    assert (results["all"], results["b"]) == ("made all\n", "instead\n"), results
+    assert "not this one" in results["c"]
+    assert all("nobody to ask" in results[name] for name in "def"), results

@@ -16,7 +16,7 @@ from worker_agent.causes import Cause
 from worker_agent.config import ToolSettings
 from worker_agent.errors import ToolError, TurnOver
 from worker_agent.events import ToolFinished, ToolProgress, ToolStarted
-from worker_agent.tools.base import Input, PostToolUse, PreToolUse, Tool, ToolContext, ToolOutcome, ToolResult
+from worker_agent.tools.base import Input, Passthrough, PostToolUse, PreToolUse, Tool, ToolContext, ToolOutcome, ToolResult
 from worker_agent.tools.executor import MOVES, CallState, StreamingToolExecutor
 from worker_agent.tools.registry import ToolRegistry
 
@@ -107,6 +107,9 @@ class HookSays:
     async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse:
         changed = input["safe"] and input["n"] % 5 == 4
         return PreToolUse(updated_input={**input, "safe": False, "read_only": False} if changed else None)
+
+    async def permission_request(self, *_: Any) -> Passthrough:
+        return Passthrough()
 
     async def post_tool_use(self, *_: Any) -> PostToolUse:
         return PostToolUse()

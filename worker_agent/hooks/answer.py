@@ -141,6 +141,8 @@ def _from_json(event: str, data: Mapping[str, Any], spill: Callable[[str], str])
         said["context"] = (spill(context),)
     if event == "PreToolUse":
         _pre_tool_use(said, data, own, spill)
+    if event == "PermissionRequest":
+        _permission_request(said, own.get("decision"), spill)
     if event in _FEEDBACK and own.get("updatedToolOutput") is not None:
         output = own["updatedToolOutput"]
         said["updated_output"] = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
@@ -160,6 +162,25 @@ def _pre_tool_use(said: dict[str, Any], data: Mapping[str, Any], own: Mapping[st
         said.pop("block", None)
     if isinstance(own.get("updatedInput"), Mapping):
         said["updated_input"] = own["updatedInput"]
+
+
+def _permission_request(said: dict[str, Any], decision: Any, spill: Callable[[str], str]) -> None:
+    """`{behavior, updatedInput, message, interrupt}`. What is neither allow nor deny leaves it to the person."""
+    if not isinstance(decision, Mapping) or decision.get("behavior") not in ("allow", "deny"):
+        return
+    said["decision"] = decision["behavior"]
+    said["reason"] = spill(_text(decision.get("message")))
+    if said["decision"] == "deny":
+        said["block"] = said["reason"] or "a hook denies it"
+        if decision.get("interrupt") is True:
+            said["stop"] = said["block"]
+        return
+    if isinstance(decision.get("updatedInput"), Mapping):
+        said["updated_input"] = decision["updatedInput"]
+    if decision.get("updatedPermissions"):
+        said["notices"].append(
+            "what a hook of PermissionRequest says in updatedPermissions is passed over: it allows this call"
+        )
 
 
 def combine(answers: Iterable[HookAnswer]) -> Verdict:

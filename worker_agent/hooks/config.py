@@ -18,12 +18,12 @@ _LONG, _PROMPT = 600.0, 30.0
 SESSION_END_SECONDS = 1.5  # shared by all handlers of the event
 EVENTS: Mapping[str, float] = {
     **dict.fromkeys(
-        """PreToolUse PostToolUse PostToolUseFailure SessionStart SessionEnd Stop SubagentStart SubagentStop TaskCreated
+        """PreToolUse PermissionRequest PostToolUse PostToolUseFailure SessionStart SessionEnd Stop SubagentStart SubagentStop TaskCreated
         TaskCompleted PreCompact PostCompact Notification""".split(), _LONG,
     ),
     "UserPromptSubmit": _PROMPT,
 }  # fmt: skip
-TOOL_EVENTS = frozenset({"PreToolUse", "PostToolUse", "PostToolUseFailure"})
+TOOL_EVENTS = frozenset({"PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"})
 _REFUSING = frozenset({"PreToolUse", "PermissionRequest"})  # a handler left out here is a fence gone
 _TYPES_LEFT_OUT = frozenset({"mcp_tool", "prompt", "agent"})
 _EXACT = re.compile(r"[A-Za-z0-9_\-,| ]*")
@@ -97,9 +97,6 @@ class HookConfig:
             return cls(problems=wrong, fences=wrong)
         found = _Lines([], [])
         groups = [group for event, value in data.items() if event in EVENTS for group in _groups(event, value, source, found)]
-        if "PermissionRequest" in data:  # no event of ours: what would have been asked is refused without a person
-            list(_groups("PermissionRequest", data["PermissionRequest"], source, found))
-            found.left_out.append(f"{source}: hooks of PermissionRequest are not called")
         problems = tuple(dict.fromkeys((*found.fences, *found.left_out)))
         return cls(tuple(groups), problems, tuple(dict.fromkeys(found.fences)))
 

@@ -101,6 +101,14 @@ class HookRunner:
     async def pre_tool_use(self, tool_name: str, input: Mapping[str, Any], tool_use_id: str) -> Verdict:
         return await self._fire("PreToolUse", tool_name, tool_name=tool_name, tool_input=input, tool_use_id=tool_use_id)
 
+    async def permission_request(
+        self, tool_name: str, input: Mapping[str, Any], suggestions: Sequence[Mapping[str, Any]]
+    ) -> Verdict:
+        """A person would be asked: `decision` allow or deny answers for them, None leaves it to them. `stop` where a hook
+        denies and ends the turn. `suggestions` are updates of permissions that would allow it."""
+        fields = {"tool_name": tool_name, "tool_input": input, "permission_suggestions": list(suggestions)}
+        return await self._fire("PermissionRequest", tool_name, **fields)
+
     async def post_tool_use(
         self,
         tool_name: str,

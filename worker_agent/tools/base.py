@@ -130,6 +130,11 @@ class ToolHooks(Protocol):
 
     async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse: ...
 
+    async def permission_request(self, tool_name: str, input: Input, suggestion: str | None) -> Decision:
+        """What hooks say of a call that a person would be asked about, Passthrough where none says anything. `suggestion`
+        is a rule that would allow it for good."""
+        ...
+
     async def post_tool_use(
         self, tool_name: str, input: Input, tool_use_id: str, result: ToolResult, duration: float
     ) -> PostToolUse: ...
@@ -156,6 +161,9 @@ class PostToolUse:
 class NoHooks:
     async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse:
         return PreToolUse()
+
+    async def permission_request(self, tool_name: str, input: Input, suggestion: str | None) -> Decision:
+        return Passthrough()
 
     async def post_tool_use(
         self, tool_name: str, input: Input, tool_use_id: str, result: ToolResult, duration: float

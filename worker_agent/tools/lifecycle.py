@@ -1,8 +1,8 @@
 """One tool call through its gates, in this order. The only place where an exception becomes a result.
 
     known tool → input against its schema → the tool's own `validate_input` → `PreToolUse` hooks → permissions (deny
-    rule, ask rule, the tool's own check, mode, allow rule, then the person) → record the intent → `call` →
-    `PostToolUse` hooks → result: secrets out, too large to a file
+    rule, ask rule, the tool's own check, mode, allow rule, then `PermissionRequest` hooks, then the person) → record the
+    intent → `call` → `PostToolUse` hooks → result: secrets out, too large to a file
 
 Rules:
 
@@ -10,7 +10,7 @@ Rules:
    `TurnOver` is one too, and the outcome says that the turn stops. Any other exception is a bug of the tool: one line,
    the class and its message, never a traceback. A cancellation passes: the executor answers for it.
 2. What a hook or a person puts in place of the input passes schema, `validate_input` and the deny rules again.
-3. A hook's "allow" lifts only what the mode would ask. It never overrides a deny or an ask rule.
+3. A hook's "allow" lifts only what the mode would ask. It never overrides a deny or an ask rule. Its "deny" always holds.
 4. Once the tool has run, its result stands: a failing hook after it is told beside it.
 5. `before_call` stands outside of rule 1: if an intent cannot be recorded, the turn fails, not the call.
 """
@@ -159,9 +159,11 @@ class _Call:
         elif isinstance(decision, Allow) and isinstance(hook, Ask):
             await self._put_in_place(tool, decision.updated_input)
             decision = hook
-        nobody = isinstance(decision, Ask) and self.context.approver is None
+        nobody = False
         if isinstance(decision, Ask):
-            decision = await self._ask_person(tool, decision)
+            answered = await self._answered_by_hooks(tool, decision)
+            nobody = answered is None and self.context.approver is None
+            decision = answered or await self._ask_person(tool, decision)
         if isinstance(decision, Deny):
             self._deny(decision.reason, needs_person=nobody)
         elif isinstance(decision, Allow):
@@ -172,6 +174,21 @@ class _Call:
                     self._deny(again.reason)
                 confine = Confine.GUARD  # what was read is not what runs
             self.context = replace(self.context, confine=confine)
+
+    async def _answered_by_hooks(self, tool: Tool, ask: Ask) -> Allow | Deny | None:
+        """What hooks say in the person's place; None where it is for the person to say."""
+        said = await self.context.hooks.permission_request(tool.name, self.input, ask.suggestion)
+        if isinstance(said, Deny):
+            return said
+        if not isinstance(said, Allow) or ask.by_rule:
+            return None
+        if await self._put_in_place(tool, said.updated_input):
+            again = await self.context.permissions.decide(tool, self.input, self.context)
+            if isinstance(again, Deny):
+                return again
+            if isinstance(again, Ask) and again.by_rule:
+                return None
+        return Allow(reason=said.reason)
 
     async def _ask_person(self, tool: Tool, ask: Ask) -> Allow | Deny:
         if self.context.approver is not None:

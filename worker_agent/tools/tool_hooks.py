@@ -6,7 +6,7 @@ The layers are why this stands here: hooks know nothing of tools.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,15 @@ class HookedTools:
         _stop(verdict)
         return PreToolUse(_decision(verdict), verdict.updated_input, verdict.context)
 
+    async def permission_request(self, tool_name: str, input: Input, suggestion: str | None) -> Decision:
+        if not self.runner.config.groups:
+            return Passthrough()
+        rules = [_as_update(suggestion)] if suggestion else []
+        verdict = await self.runner.permission_request(tool_name, self._shown(input), rules)
+        _stop(verdict)
+        decision = _decision(verdict)
+        return replace(decision, updated_input=verdict.updated_input) if isinstance(decision, Allow) else decision
+
     async def post_tool_use(
         self, tool_name: str, input: Input, tool_use_id: str, result: ToolResult, duration: float
     ) -> PostToolUse:
@@ -60,6 +69,13 @@ class HookedTools:
         cwd = self.runner.session.cwd
         paths = {k: str(cwd / v) for k in _PATH_FIELDS if isinstance(v := input.get(k), str) and "\0" not in v}
         return {**input, **paths}
+
+
+def _as_update(rule: str) -> dict[str, Any]:
+    """A rule that would allow a call, as an update of the permissions of this session."""
+    name, bracket, rest = rule.partition("(")
+    content = {"ruleContent": rest.removesuffix(")")} if bracket else {}
+    return {"type": "addRules", "rules": [{"toolName": name, **content}], "behavior": "allow", "destination": "session"}
 
 
 def _stop(verdict: Verdict) -> None:

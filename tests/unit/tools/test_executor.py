@@ -16,7 +16,7 @@ from worker_agent.config import ToolSettings
 from worker_agent.errors import ToolError
 from worker_agent.events import ToolFinished, ToolProgress, ToolStarted
 from worker_agent.tools import executor as executor_module
-from worker_agent.tools.base import Input, PostToolUse, PreToolUse, Tool, ToolContext, ToolOutcome, ToolResult
+from worker_agent.tools.base import Input, Passthrough, PostToolUse, PreToolUse, Tool, ToolContext, ToolOutcome, ToolResult
 from worker_agent.tools.executor import MOVES, CallState, IllegalMove, StreamingToolExecutor, admits
 from worker_agent.tools.registry import ToolRegistry
 from worker_agent.tools.run_tools import run_tools
@@ -555,6 +555,9 @@ class Raises:
 
     async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse:
         return PreToolUse(updated_input={"n": input["n"] + 100} if input["n"] in self.numbers else None)
+
+    async def permission_request(self, *_: Any) -> Passthrough:
+        return Passthrough()
 
     async def post_tool_use(self, *_: Any) -> PostToolUse:
         return PostToolUse()

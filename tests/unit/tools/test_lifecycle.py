@@ -53,13 +53,16 @@ class Witness(Tool):
 
 
 class Hooks:
-    def __init__(self, pre: Any = None, post: Any = None, log: list[Any] | None = None) -> None:
-        self.pre, self.post = pre or PreToolUse(), post or PostToolUse()
+    def __init__(self, pre: Any = None, post: Any = None, log: list[Any] | None = None, request: Any = None) -> None:
+        self.pre, self.post, self.request = pre or PreToolUse(), post or PostToolUse(), request or Passthrough()
         self.log: list[Any] = [] if log is None else log
 
     async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse:
         self.log.append(("pre", tool_name, input, tool_use_id))
         return self._answer(self.pre)
+
+    async def permission_request(self, tool_name: str, input: Input, suggestion: str | None) -> Any:
+        return self._answer(self.request)
 
     async def post_tool_use(
         self, tool_name: str, input: Input, tool_use_id: str, result: ToolResult, duration: float
@@ -251,6 +254,35 @@ def test_an_ask_of_a_hook_asks_a_person_although_a_rule_allows(context: ToolCont
     context.hooks, context.approver = Hooks(pre=PreToolUse(Ask("sure?"))), Person(Deny("no"))
     assert failure(run(Witness(), context)) == "Permission denied: no"
     assert context.approver.asked == ["sure?"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "said", "runs"),
+    [
+        (Ask("the mode", by_rule=False), Allow(), True),
+        (Ask("the mode", by_rule=False), Allow(updated_input={"n": 7}), True),
+        (Ask("the mode", by_rule=False), Deny("never on a Friday"), False),
+        (Ask("an ask rule"), Allow(), False),  # a person is asked, and there is none
+        (Ask("an ask rule"), Deny("never on a Friday"), False),
+    ],
+)
+def test_a_hook_answers_in_the_persons_place_but_lifts_no_rule(
+    context: ToolContext, ask: Ask, said: Decision, runs: bool
+) -> None:
+    context.hooks, context.permissions = Hooks(request=said), Policy(ask)
+    tool = Witness()
+    outcome = run(tool, context)
+    assert outcome.is_error is not runs
+    if runs:
+        assert ("call", 7 if isinstance(said, Allow) and said.updated_input else 1) in tool.log
+    else:
+        (denial,) = context.denials
+        assert denial.needs_person is isinstance(said, Allow)
+
+
+def test_no_hook_is_asked_about_what_a_rule_decides(context: ToolContext) -> None:
+    context.hooks, context.permissions = Hooks(request=AssertionError("asked")), Policy(Allow())
+    assert not run(Witness(), context).is_error
 
 
 def test_a_hook_that_ends_the_turn_stops_the_call_and_says_so(context: ToolContext) -> None:
