@@ -114,12 +114,15 @@ class Questions:
         id, store = record.id, self._store
         self._open[id] = asyncio.get_running_loop().create_future()
         self._on_waiting(CallWaits(record, is_over=False))
-        beside = [asyncio.ensure_future(call.announce())]
+        announced = asyncio.ensure_future(call.announce())
+        beside: list[asyncio.Future[Any]] = [announced]
         if self._person is not None:
             beside.append(asyncio.create_task(self._ask_here(self._person, call, id)))
         try:
             async with self._slots.lent(call.context.task_id):
-                return await self._answer(call, id)
+                answer = await self._answer(call, id)
+            await announced  # a hook that was begun runs to its end, however quickly the person answers
+            return answer
         except asyncio.CancelledError:
             if not self._goes_on_later:
                 store.submit(lambda conn: approvals.withdraw(conn, id, store.fence))
