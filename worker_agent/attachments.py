@@ -32,10 +32,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from worker_agent import disk
+from worker_agent import disk, tool_facts
 from worker_agent import messages as m
 from worker_agent.config import Clock, SystemClock
 from worker_agent.messages import Message
+from worker_agent.tool_facts import Facts
 
 T = TypeVar("T")
 
@@ -56,7 +57,6 @@ QUERY_PROMPT = 4_000  # characters of the prompt in a search
 RECENT = 40  # messages whose tool calls are looked at, and inputs of a search
 QUERY_INPUTS = 2_000  # characters of recent tool inputs
 
-_PATH_FIELDS = ("file_path", "notebook_path", "path")
 _TAGS = re.compile(r"<(?=\s*/?\s*(?:system-reminder|task-notification|tool_use_error)\b)", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\udc80-\udcff]")
 
@@ -100,15 +100,17 @@ class Skills(Protocol):
 
 class Attachments:
     """The news of one agent; satisfies the loop's port. `read_files` is the agent's own, `started` when its system
-    prompt was made (seconds since the epoch; None: with the first message). `on_failure` hears of a prefetch that
-    raised; that one is then off for good, and the agent goes on without."""
+    prompt was made (seconds since the epoch; None: with the first message). `facts` are what is known of a
+    tool by its name. `on_failure` hears of a prefetch that raised; that one is then off for good, and the agent goes on
+    without."""
 
     def __init__(
         self, *, cwd: Path, read_files: dict[Path, Any], memory: Memory | None = None, skills: Skills | None = None,
         clock: Clock | None = None, started: float | None = None, redact: Callable[[str], str] = lambda text: text,
-        on_failure: Callable[[BaseException], None] = lambda error: None,
+        facts: Callable[[str], Facts] = tool_facts.of, on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:  # fmt: skip
         self._cwd = cwd
+        self._facts = facts
         self._clock = clock or SystemClock()
         self._redact = redact
         self._memory, self._skills = memory, skills
@@ -184,12 +186,12 @@ class Attachments:
 
     def _note_calls(self, message: Message) -> None:
         for call in message.tool_uses:
-            given = call.get("input")
+            given, paths = call.get("input"), self._facts(call["name"]).path_fields
             for key, value in given.items() if isinstance(given, dict) else ():
                 if not isinstance(value, str):
                     continue
                 self._inputs.append(value[:200])
-                if key in _PATH_FIELDS and (path := self._resolved(value)) is not None:
+                if key in paths and (path := self._resolved(value)) is not None:
                     self._touched.pop(path, None)
                     self._touched[path] = None
         while len(self._touched) > WATCHED:

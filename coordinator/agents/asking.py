@@ -225,8 +225,9 @@ def shown(tool: Tool, input: Input, context: ToolContext) -> str:
     elif isinstance(path, str) and isinstance(input.get("content"), str):
         text = _diff(path, _content(context.cwd / path), input["content"])
     else:
-        main = input.get(tool.main_field) if tool.main_field else None
-        rest = {name: value for name, value in input.items() if name != tool.main_field}
+        field = tool.facts.main_field
+        main = input.get(field) if field else None
+        rest = {name: value for name, value in input.items() if name != field}
         text = main if isinstance(main, str) else json.dumps(dict(input), ensure_ascii=False, indent=1)
         if isinstance(main, str) and rest:
             text += f"\n{json.dumps(rest, ensure_ascii=False)}"

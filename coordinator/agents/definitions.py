@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from worker_agent import disk
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
+from worker_agent.tool_facts import as_agent_files_name_it
 from worker_agent.tools.rules import RuleSet
 from worker_agent.tools.trust import EVERYTHING, Brought, Trust
 from worker_agent.words import meant
@@ -49,27 +50,6 @@ NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
 MODE_ALIASES = {"manual": "default", "auto": "default"}
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
-# Names that other products give to our tools.
-TOOL_ALIASES = {
-    "Task": "Agent",
-    "read_file": "Read",
-    "run_shell_command": "Bash",
-    "terminal": "Bash",
-    "bash": "Bash",
-    "replace": "Edit",
-    "file_editor": "Edit",
-    "edit": "Edit",
-    "grep_search": "Grep",
-    "web_fetch": "WebFetch",
-    "webfetch": "WebFetch",
-}
-# Tools of ours, and those of Claude Code that are not here: to deny one of these is no mistake.
-_KNOWN = {
-    name.lower(): name
-    for name in """Agent AskUserQuestion Bash BashOutput Edit EnterPlanMode ExitPlanMode Glob Grep KillShell LS LSP MultiEdit
-    NotebookEdit NotebookRead Read SendMessage Skill TaskOutput TaskStop TodoRead TodoWrite ToolSearch WebFetch WebSearch
-    Write""".split()
-}
 _PROSE = re.compile(r"^(name|description)[ \t]*:[ \t]*(?![\"'|>])(\S.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
@@ -426,7 +406,7 @@ def _fence(agent: str, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _tool(name: str) -> str | None:
     """The name as we write it, whatever its case; None for one that nobody knows."""
-    return name if name.startswith("mcp__") else TOOL_ALIASES.get(name) or _KNOWN.get(name.lower())
+    return name if name.startswith("mcp__") else as_agent_files_name_it(name)
 
 
 def _mode(agent: str, value: Any) -> str | None:

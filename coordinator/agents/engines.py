@@ -33,6 +33,7 @@ from coordinator.tools.agent import launched
 from tasks import outbox
 from tasks import registry as task_rows
 from tasks.records import Attempt, TaskRecord
+from worker_agent import tool_facts
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
@@ -56,7 +57,7 @@ from worker_agent.tools.rules import Places, RuleSet
 from worker_agent.tools.tool_hooks import HookedTools
 
 WORKER_SCHEMA_TRIES = 3
-NOT_FOR_WORKERS = ("Agent", "SendMessage", "TaskStop")
+NOT_FOR_WORKERS = (tool_facts.AGENT.name, tool_facts.SEND_MESSAGE.name, tool_facts.TASK_STOP.name)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -257,6 +258,7 @@ class EngineFactory:
                 inbox=inbox,
                 attachments=Attachments(
                     cwd=tool_context.cwd,
+                    facts=registry.facts,
                     read_files=tool_context.read_files,
                     memory=self.memory,
                     skills=self.skills if "Skill" in registry else None,
@@ -321,7 +323,7 @@ class EngineFactory:
             clock=self.store.clock,
             permissions=policy,
             approver=Announced(self.questions, hooks) if self.questions else None,
-            hooks=HookedTools(hooks),
+            hooks=HookedTools(hooks, self.tools.facts),
             background=self.shells,
             sandbox=self.confinements.of(cwd, (self._fence(policy, cwd),)) if self.confinements else None,
             on_process=processes.began,
@@ -352,7 +354,7 @@ class EngineFactory:
 
     def _spawned(self, call: Block) -> Block | None:
         """What became of a spawn whose result was not stored: the record of tasks knows."""
-        if call["name"] != "Agent":
+        if call["name"] not in tool_facts.AGENT.names:
             return None
         task = self.store.read(lambda conn: task_rows.asked_by(conn, self.store.session_id, call["id"]))
         if task is not None:

@@ -37,7 +37,7 @@ class TerminalApprover:
             self._view.pause()
             try:
                 who = f"{context.task_id}: " if context.task_id else ""
-                shown = input.get(tool.main_field) if tool.main_field else None
+                shown = input.get(tool.facts.main_field) if tool.facts.main_field else None
                 what = shown if isinstance(shown, str) else json.dumps(dict(input), ensure_ascii=False)
                 what = context.redact(what)
                 self._person.forget_what_was_typed()

@@ -14,6 +14,7 @@ from tasks import notifications
 from tasks.errors import NameTaken
 from tasks.records import TaskRecord
 from tasks.states import TaskStatus
+from worker_agent import tool_facts
 from worker_agent.errors import ConfigError, ToolError
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 
@@ -45,8 +46,7 @@ PROPERTIES: Mapping[str, Any] = {
 class AgentTool(Tool):
     """`foreground` allows `run_in_background: false` (the default then): the call answers with the worker's report."""
 
-    name = "Agent"
-    main_field = "subagent_type"
+    facts = tool_facts.AGENT
     input_schema = {
         "type": "object",
         "properties": PROPERTIES,

@@ -8,17 +8,17 @@ import orjson
 
 from coordinator.session.coordinator import Coordinator, Sent
 from tasks.errors import Ambiguous, NotFound
+from worker_agent import tool_facts
 from worker_agent.errors import ConfigError, ToolError
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 
 
 class SendMessageTool(Tool):
-    name = "SendMessage"
+    facts = tool_facts.SEND_MESSAGE
     description = (
         "Sends a message to a worker. A running worker reads it at its next step; one that has ended goes on with its "
         "conversation in a new task, whose id is answered. A killed worker cannot be written to."
     )
-    main_field = "to"
     input_schema = {
         "type": "object",
         "properties": {

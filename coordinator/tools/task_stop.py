@@ -6,6 +6,7 @@ import orjson
 
 from coordinator.session.coordinator import Coordinator, StopOutcome
 from tasks.errors import Ambiguous, NotFound
+from worker_agent import tool_facts
 from worker_agent.errors import ToolError
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.words import counted
@@ -14,9 +15,8 @@ PARTIAL_CAP = 10_000  # characters
 
 
 class TaskStopTool(Tool):
-    name = "TaskStop"
+    facts = tool_facts.TASK_STOP
     description = "Ends a running task with all its processes. The answer brings what it had written so far."
-    main_field = "task_id"
     input_schema = {
         "type": "object",
         "properties": {"task_id": {"type": "string", "minLength": 1}},

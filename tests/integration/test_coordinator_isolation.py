@@ -14,6 +14,7 @@ from coordinator.views.exit_codes import ExitCode
 from tests.integration.harness import Bench
 from tests.integration.scripts import by_turn, coordinator, fleet, notified, spawn
 from tests.support.fake_api import FakeAPI, message, tool_use
+from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.registry import ToolRegistry
 
@@ -97,7 +98,7 @@ def test_a_worktree_that_goes_fails_the_task_and_is_not_made_again_by_writing(
 class Stubborn(Tool):
     """Ignores cancellation for longer than any test may last."""
 
-    name = "Stubborn"
+    facts = Facts(name="Stubborn")
     description = "never answers"
     input_schema = {"type": "object", "properties": {}, "additionalProperties": False}
     begun = False

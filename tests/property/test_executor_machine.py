@@ -16,6 +16,7 @@ from worker_agent.causes import Cause
 from worker_agent.config import ToolSettings
 from worker_agent.errors import ToolError, TurnOver
 from worker_agent.events import ToolFinished, ToolProgress, ToolStarted
+from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Input, Passthrough, PostToolUse, PreToolUse, Tool, ToolContext, ToolOutcome, ToolResult
 from worker_agent.tools.executor import MOVES, CallState, StreamingToolExecutor
 from worker_agent.tools.registry import ToolRegistry
@@ -27,7 +28,7 @@ ENDS = ("result", "error", "bug", "turn over", "cancelled", "big")
 class Wild(Tool):
     """A call does what its input says, and the machine sees who runs beside whom."""
 
-    name: ClassVar[str] = "Wild"
+    facts = Facts(name="Wild")
     description = "Does anything."
     input_schema: ClassVar[dict[str, Any]] = {
         "type": "object",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from worker_agent import events as e
+from worker_agent import tool_facts
 from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.config import RetrySettings, Settings, SystemClock
@@ -22,6 +23,7 @@ from worker_agent.loop.state import Terminal
 from worker_agent.session.context import AgentContext
 from worker_agent.session.engine import EngineParams, QueryEngine
 from worker_agent.session.transcript import MemoryJournal
+from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Allow, Decision, Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.registry import ToolRegistry
 
@@ -44,7 +46,7 @@ class AllowAll:
 class Probe(Tool):
     """A tool that records its calls: `{"n": int}` answers `result n`; `then` decides what it does meanwhile."""
 
-    name: ClassVar[str] = "Probe"
+    facts = Facts(name="Probe")
     description = "Answers with its number."
     input_schema: ClassVar[dict[str, Any]] = {
         "type": "object",
@@ -56,7 +58,7 @@ class Probe(Tool):
     def __init__(self, *, read_only: bool = True, then: Callable[[int], Any] | None = None, name: str = "Probe") -> None:
         self.read_only = read_only
         self.then = then
-        self.name = name  # type: ignore[misc]
+        self.facts = tool_facts.of(name)
         self.calls: list[int] = []
 
     def is_read_only(self, input: Input) -> bool:

@@ -6,18 +6,24 @@ never broken for nothing. Where the endpoint edits the context itself, the reque
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from worker_agent import tool_facts
 from worker_agent.config import ContextSettings
 from worker_agent.context.values import Clear, Window
 from worker_agent.context.view import CLEARED
 from worker_agent.messages import Message
+from worker_agent.tool_facts import Facts
 
-RERUNNABLE = frozenset({"Read", "Bash", "Grep", "Glob", "WebFetch", "WebSearch", "Edit", "Write"})
 
-
-def plan(view: Sequence[Message], settings: ContextSettings, now: float) -> Clear | None:
+def plan(
+    view: Sequence[Message],
+    settings: ContextSettings,
+    now: float,
+    facts: Callable[[str], Facts] = tool_facts.of,
+) -> Clear | None:
+    """What is to be cleared now, if anything. `facts` by a tool's name."""
     last = next((message.at for message in reversed(view) if message.role == "assistant"), now)
     if now - last <= settings.microcompact_cold:
         return None
@@ -26,7 +32,7 @@ def plan(view: Sequence[Message], settings: ContextSettings, now: float) -> Clea
         block["tool_use_id"]
         for message in view
         for block in message.tool_results
-        if names.get(block["tool_use_id"]) in RERUNNABLE and block.get("content") != CLEARED
+        if facts(names.get(block["tool_use_id"], "")).rerunnable and block.get("content") != CLEARED
     ]
     old = results[: -settings.microcompact_keep] if settings.microcompact_keep else results
     return Clear(tuple(old)) if old else None

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from worker_agent import tool_facts
 from worker_agent.config import Clock, Settings
 from worker_agent.context import autocompact, collapse, microcompact, snip, tool_result_budget
 from worker_agent.context.autocompact import Pressure
@@ -24,6 +25,7 @@ from worker_agent.context.tokens import Count, effective_window, estimate, promp
 from worker_agent.context.values import Clear, Collapse, Decision, Snip, Spill, StripThinking, Tracking, Window
 from worker_agent.context.view import apply, collapse_id, draw
 from worker_agent.messages import Message
+from worker_agent.tool_facts import Facts
 
 RESULTS_SHARE = 0.5  # of the effective window: what the results of one message may have at most
 
@@ -44,13 +46,14 @@ class Pipeline:
     """The steps of one agent. `decisions` are those taken so far, oldest first; `staged` what waits to be committed;
     `spill(tool_use_id, text)` writes a result to a file and gives the text that stands for it; `fixed` are the
     characters of system prompt and tools, which every request has; `lasting` names the tools whose results cannot be
-    had again. No call costs time that grows with the turns before the view."""
+    had again, `facts` are what is known of a tool by its name. No call costs time that grows with the turns before the view."""
 
     settings: Settings
     clock: Clock
     spill: Callable[[str, str], str]
     fixed: int = 0
     lasting: tuple[str, ...] = ()
+    facts: Callable[[str], Facts] = tool_facts.of
     collapses: bool = True  # off for good once the endpoint refused an edited history
     decisions: list[Decision] = field(default_factory=list)
     staged: list[Collapse] = field(default_factory=list)
@@ -83,7 +86,7 @@ class Pipeline:
         self._budget(messages, int(effective * RESULTS_SHARE * window.chars_per_token))
         edits = microcompact.server_edit(window, context, effective, self.lasting)
         self._snip(messages, window, effective)
-        if edits is None and (clear := microcompact.plan(self.draw(messages), context, self.clock.now())):
+        if edits is None and (clear := microcompact.plan(self.draw(messages), context, self.clock.now(), self.facts)):
             self._change(clear, messages, window)
         filled = self.tokens(self.draw(messages), window) >= effective * context.collapse_commit
         if context.collapse and self.collapses and filled:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from worker_agent import tool_facts
+
 # Event → seconds a handler may take by default.
 _LONG, _PROMPT = 600.0, 30.0
 SESSION_END_SECONDS = 1.5  # shared by all handlers of the event
@@ -27,7 +29,6 @@ TOOL_EVENTS = frozenset({"PreToolUse", "PermissionRequest", "PostToolUse", "Post
 _REFUSING = frozenset({"PreToolUse", "PermissionRequest"})  # a handler left out here is a fence gone
 _TYPES_LEFT_OUT = frozenset({"mcp_tool", "prompt", "agent"})
 _EXACT = re.compile(r"[A-Za-z0-9_\-,| ]*")
-_ALIASES = {"Agent": ("Agent", "Task")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Group:
         pattern = self.matcher.strip()
         if pattern in ("", "*"):
             return True
-        names = _ALIASES.get(subject, (subject,))
+        names = tool_facts.of(subject).names if self.event in TOOL_EVENTS else (subject,)
         if _EXACT.fullmatch(pattern):
             return bool({name.strip() for name in re.split(r"[|,]", pattern)} & set(names))
         compiled = _compile(pattern)

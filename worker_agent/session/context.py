@@ -26,7 +26,6 @@ from worker_agent.config import Clock, Settings
 from worker_agent.context import autocompact, rebuild
 from worker_agent.context.autocompact import Pressure
 from worker_agent.context.collapse import Means, Stretch, means_for
-from worker_agent.context.microcompact import RERUNNABLE
 from worker_agent.context.pipeline import Outcome, Pipeline, surviving
 from worker_agent.context.spill import spill_text
 from worker_agent.context.tokens import effective_window, estimate
@@ -111,8 +110,8 @@ class AgentContext:
     def __post_init__(self) -> None:
         specs = ((spec.name, spec.description, spec.input_schema) for spec in self.registry.specs() if not spec.deferred)
         fixed = sum(len(text) for text in self.system) + len(m.canonical(tuple(specs)))
-        lasting = tuple(spec.name for spec in self.registry.specs() if spec.name not in RERUNNABLE)
-        self.pipeline = Pipeline(self.settings, self.clock, self._spill, fixed, lasting)
+        lasting = tuple(tool.name for tool in self.registry if not tool.facts.rerunnable)
+        self.pipeline = Pipeline(self.settings, self.clock, self._spill, fixed, lasting, self.registry.facts)
         self._take_up(self.stored)
         self._staging: asyncio.Task[None] | None = None
         self._stage_failures = 0

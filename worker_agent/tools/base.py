@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from worker_agent.causes import Cause
 from worker_agent.config import Clock, SystemClock, ToolSettings
 from worker_agent.events import PermissionDenial
 from worker_agent.messages import Block
 from worker_agent.process import Wrap, Wrapped
+from worker_agent.tool_facts import Facts
 
 Input = Mapping[str, Any]
 
@@ -246,20 +247,23 @@ class ToolContext:
 
 
 class Tool:
-    """A tool: subclass it, set the class variables, implement `call`. Names and input fields are Claude's, so that
-    existing rules and hooks match. Instances are stateless towards agents: all state is in the context."""
+    """A tool: subclass it, declare its facts, its description and its schema (on the class, or on the instance for a tool
+    that is found when running), implement `call`. Names and input fields are Claude's, so that existing rules and hooks
+    match. Instances are stateless towards agents: all state is in the context."""
 
-    name: ClassVar[str]
-    description: str  # a class or instance attribute; identical bytes for every agent of one definition
-    input_schema: ClassVar[Mapping[str, Any]]  # a JSON schema of type object, `additionalProperties: False`
+    facts: Facts  # what everybody else may know of it; see `tool_facts.py`
+    description: str  # identical bytes for every agent of one definition
+    input_schema: Mapping[str, Any]  # a JSON schema of type object, `additionalProperties: False`
     result_cap: int | None = 50_000  # characters; None = the tool limits itself
-    main_field: ClassVar[str | None] = None  # the input field that rules' specifiers are about
-    ends_turn_on_interrupt: ClassVar[bool] = False
     deferred: bool = False  # told to a model only once the conversation references it
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
 
     def is_read_only(self, input: Input) -> bool:
         """Whether this very call has no side effects: it may be thrown away and run again."""
-        return False
+        return self.facts.read_only
 
     def is_concurrency_safe(self, input: Input) -> bool:
         """Whether this very call may run beside others. Raising counts as no."""
@@ -279,7 +283,7 @@ class Tool:
 
     def activity(self, input: Input) -> str:
         """What the call does, in a few words for a person: `Grep "import " src`."""
-        detail = input.get(self.main_field) if self.main_field else None
+        detail = input.get(self.facts.main_field) if self.facts.main_field else None
         return f"{self.name} {detail}" if detail else self.name
 
 

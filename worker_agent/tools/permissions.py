@@ -28,11 +28,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from worker_agent import tool_facts
+from worker_agent.tool_facts import Access, Facts, Specifier
 from worker_agent.tools.base import Allow, Ask, Confine, Decision, Deny, Input, Passthrough, Tool, ToolContext
 from worker_agent.tools.rules import (
-    ALIASES,
-    EDIT_TOOLS,
-    READ_TOOLS,
     Behavior,
     Kind,
     Places,
@@ -44,8 +43,6 @@ from worker_agent.tools.rules import (
     resolve,
 )
 from worker_agent.tools.shell_judge import ShellJudge, edit_path_is_protected
-
-FREE_TOOLS = frozenset({"Agent", "SendMessage", "TaskStop", "TodoWrite"})
 
 
 class Mode(StrEnum):
@@ -96,19 +93,23 @@ class Policy:
 
     async def decide(self, tool: Tool, input: Input, context: ToolContext) -> Decision:
         """Allow, Deny or Ask; see the head of this file."""
+        return (await self.verdict(tool, input, context)).decision
+
+    async def verdict(self, tool: Tool, input: Input, context: ToolContext) -> Verdict:
+        """What happens to the call, by which rule of which file: the decision of a real call, and of `permissions test`."""
         own = await tool.check_permissions(input, context)
         cwd = context.shell.cwd if context.shell else context.cwd
         held = _holds_workspace(context.sandbox)
-        return self.judge(tool.name, input, own=own, cwd=cwd, roots=context.roots, project=context.cwd, held=held).decision
+        return self.judge(tool.facts, input, own=own, cwd=cwd, roots=context.roots, project=context.cwd, held=held)
 
     def removes(self, tool_name: str) -> bool:
         """Whether a bare-name deny, of this agent or of one above it, takes the tool out of the model's list."""
         own = any(rule.covers_everything and rule.names(tool_name) for rule in self.rules.deny)
         return own or (self.ceiling is not None and self.ceiling.removes(tool_name))
 
-    def explain(self, tool_name: str, input: Input, *, held: bool = False) -> Verdict:
-        """The verdict on a call, with the rule and the file that decided. `held` as in `judge`."""
-        return self.judge(tool_name, input, held=held)
+    def explain(self, tool: str | Facts, input: Input, *, held: bool = False) -> Verdict:
+        """The verdict on a call of which the tool itself has no opinion. `held` as in `judge`."""
+        return self.judge(tool, input, held=held)
 
     def denies_path(self, path: Path, tool_name: str = "Read", project: Path | None = None) -> bool:
         """Whether a deny rule forbids this very file: for tools that find files by themselves (`Grep`, `Glob`)."""
@@ -133,7 +134,7 @@ class Policy:
 
     def judge(
         self,
-        tool_name: str,
+        tool: str | Facts,
         input: Input,
         *,
         own: Decision = Passthrough(),
@@ -145,19 +146,19 @@ class Policy:
         """The verdict: the stricter one of this policy and of those above it. `cwd` is where the agent's shell stands,
         `project` its own copy of the project, `roots` its own roots; each is as the policy has it when not given. `held`:
         the operating system can keep a command inside the working directory."""
-        tool_name = ALIASES.get(tool_name, tool_name)
+        facts = tool_facts.of(tool) if isinstance(tool, str) else tool
         places = Places(self.cwd, self.home, roots or self.roots or (self.cwd,), self._twins(project))
-        verdict = self._judge_alone(tool_name, input, own, cwd or project or self.cwd, places, held)
+        verdict = self._judge_alone(facts, input, own, cwd or project or self.cwd, places, held)
         if self.ceiling is None:
             return verdict
-        above = self.ceiling.judge(tool_name, input, own=own, cwd=cwd, roots=roots, project=project, held=held)
+        above = self.ceiling.judge(facts, input, own=own, cwd=cwd, roots=roots, project=project, held=held)
         return max(verdict, above, key=_strictness)  # of equals this agent's own
 
     def _twins(self, project: Path | None) -> tuple[Path, ...]:
         return (project,) if project and project != self.cwd else ()
 
-    def _judge_alone(self, tool: str, input: Input, own: Decision, cwd: Path, places: Places, held: bool) -> Verdict:
-        call = _Call(tool, input, cwd, places, Mode(self.mode), self.rules, held)
+    def _judge_alone(self, facts: Facts, input: Input, own: Decision, cwd: Path, places: Places, held: bool) -> Verdict:
+        call = _Call(facts, input, cwd, places, Mode(self.mode), self.rules, held)
         verdict = call.judge(own)
         if self.mode is Mode.DONT_ASK and isinstance(verdict.decision, Ask):
             return replace(verdict, decision=Deny(f"{verdict.why}; mode dontAsk denies what would ask"))
@@ -172,7 +173,7 @@ def _speaks_of_paths(rule: Rule) -> bool:
 class _Call:
     """One call before one policy: the gates in their order."""
 
-    tool: str
+    facts: Facts
     input: Mapping[str, Any]
     cwd: Path
     places: Places
@@ -184,7 +185,7 @@ class _Call:
         for rule in self._speaking(self.rules.deny):
             if self._matches(rule):
                 return _denied(rule, f"{rule.text} denies it")
-        shell = self._shell() if self.tool == "Bash" else None
+        shell = self._shell() if self.facts.specifier is Specifier.SHELL else None
         if shell and (hit := shell.denied()):
             return _denied(*hit)
         for rule in self._speaking(self.rules.ask):
@@ -197,7 +198,7 @@ class _Call:
     # rules that can be asked without the shell grammar
 
     def _speaking(self, rules: tuple[Rule, ...]) -> Iterator[Rule]:
-        return (rule for rule in rules if rule.names(self.tool) and rule.kind is not Kind.NEVER)
+        return (rule for rule in rules if rule.names(self.facts) and rule.kind is not Kind.NEVER)
 
     def _matches(self, rule: Rule) -> bool:
         match rule.kind:
@@ -206,9 +207,9 @@ class _Call:
             case Kind.FIELD:
                 return rule.matches_field(self.input)
             case Kind.DOMAIN:
-                return rule.matches_host(_host(self.input))
+                return rule.matches_host(self._host())
             case Kind.NAME:
-                return rule.matches_text(self._name())
+                return rule.matches_text(self.facts.called(self.input))
             case Kind.PATH:
                 targets = list(self._paths())
                 every = all if rule.behavior is Behavior.ALLOW else any
@@ -216,22 +217,23 @@ class _Call:
             case Kind.SHELL | Kind.NEVER:
                 return False
 
-    def _name(self) -> str:
-        if self.tool == "Agent":
-            return str(self.input.get("subagent_type") or "worker")
-        return f"{self.input.get('skill', '')} {self.input.get('args', '')}".strip()
-
     def _paths(self) -> Iterator[Path]:
         """The files or directories a file tool is about, absolute."""
-        if self.tool in ("Glob", "Grep"):
-            base = self._absolute(self.input.get("path") or ".")
-            pattern = str(self.input.get("pattern" if self.tool == "Glob" else "glob") or "")
-            yield base
-            if prefix := _literal_prefix(pattern):
-                yield base / prefix
-            return
-        name = "notebook_path" if self.tool == "NotebookEdit" else "file_path"
-        yield self._absolute(self.input.get(name) or ".")
+        for name in self.facts.path_fields:
+            yield self._absolute(self.input.get(name) or ".")
+        pattern = str(self.input.get(self.facts.glob_field) or "") if self.facts.glob_field else ""
+        if prefix := _literal_prefix(pattern):
+            yield self._absolute(self.input.get(self.facts.path_fields[0]) or ".") / prefix
+
+    def _host(self) -> str:
+        """The host of the address in the main field, "" where there is none."""
+        try:
+            return urlsplit(str(self.input.get(self.facts.main_field or "") or "")).hostname or ""
+        except ValueError:
+            return ""
+
+    def _command(self) -> str:
+        return str(self.input.get(self.facts.main_field or "") or "")
 
     def _absolute(self, text: Any) -> Path:
         """As the tools resolve it: `~` is home, the rest hangs on the directory the agent stands in."""
@@ -241,16 +243,16 @@ class _Call:
         return self.cwd / raw
 
     def _shell(self) -> ShellJudge:
-        return ShellJudge(str(self.input.get("command") or ""), self.cwd, self.places, self.rules)
+        return ShellJudge(self._command(), self.cwd, self.places, self.rules)
 
     # the other gates
 
     def _own(self, own: Decision) -> Verdict | None:
         match own:
             case Deny(reason):
-                return Verdict(own, None, f"the tool {self.tool}", reason)
+                return Verdict(own, None, f"the tool {self.facts.name}", reason)
             case Allow():
-                return Verdict(own, None, f"the tool {self.tool}", own.reason or "the tool allows it")
+                return Verdict(own, None, f"the tool {self.facts.name}", own.reason or "the tool allows it")
             case _:
                 return None
 
@@ -259,11 +261,11 @@ class _Call:
         if self.mode is Mode.BYPASS:
             return _allowed(None, source, "everything runs that no rule speaks about")
         asks = own.reason if isinstance(own, Ask) else None
-        if self.tool in FREE_TOOLS and not asks:
-            return _allowed(None, "default", f"{self.tool} runs by itself")
+        if not self.facts.consent and not asks:
+            return _allowed(None, "default", f"{self.facts.name} runs by itself")
         if self._reads_inside(shell) and not asks:
             return _allowed(None, "default", "it only reads inside the working directories", Confine.READ_ONLY)
-        if self.mode is Mode.PLAN and not (self.tool in READ_TOOLS or self.tool in ("WebFetch", "WebSearch")):
+        if self.mode is Mode.PLAN and not self.facts.read_only:
             return Verdict(Deny("in plan mode nothing is changed"), None, source, "in plan mode nothing is changed")
         if self.mode is Mode.ACCEPT_EDITS and not asks:
             return self._accepted(shell, source)
@@ -272,7 +274,11 @@ class _Call:
     def _reads_inside(self, shell: ShellJudge | None) -> bool:
         if shell:
             return shell.free()
-        return self.tool in READ_TOOLS and all(inside(path, self.places.roots) for path in self._paths())
+        return self._reads() and all(inside(path, self.places.roots) for path in self._paths())
+
+    def _reads(self) -> bool:
+        """Whether it reads files and does nothing else, and which ones is known."""
+        return self.facts.access is Access.READ and self.facts.read_only and bool(self.facts.path_fields)
 
     def _accepted(self, shell: ShellJudge | None, source: str) -> Verdict | None:
         if shell:
@@ -281,12 +287,14 @@ class _Call:
             if self.held and shell.held():
                 return _allowed(None, source, "the operating system keeps it inside", Confine.WORKSPACE)
             return None
-        if self.tool not in EDIT_TOOLS:
+        if self.facts.access is not Access.EDIT or not self.facts.path_fields:
             return None
-        path = next(self._paths())
-        if inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots, self.places.home):
+        if all(self._is_free_to_edit(path) for path in self._paths()):
             return _allowed(None, source, "it edits inside the working directories")
         return None
+
+    def _is_free_to_edit(self, path: Path) -> bool:
+        return inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots, self.places.home)
 
     def _by_rule(self, shell: ShellJudge | None) -> Verdict | None:
         if shell and (rule := shell.allowed()):
@@ -298,7 +306,7 @@ class _Call:
 
     def _otherwise(self, shell: ShellJudge | None, own: Decision) -> Verdict:
         if isinstance(own, Ask):
-            return Verdict(own, None, f"the tool {self.tool}", own.reason)
+            return Verdict(own, None, f"the tool {self.facts.name}", own.reason)
         why = shell.why_not() if shell else self._why_not()
         return Verdict(Ask(why, self._suggestion(shell), by_rule=False), None, "default", why)
 
@@ -308,23 +316,22 @@ class _Call:
         except RuleError:
             return False
         rules = replace(self.rules, allow=(*self.rules.allow, rule))
-        return ShellJudge(str(self.input.get("command") or ""), self.cwd, self.places, rules).allowed() is not None
+        return ShellJudge(self._command(), self.cwd, self.places, rules).allowed() is not None
 
     def _why_not(self) -> str:
-        if self.tool in READ_TOOLS:
+        if self._reads():
             return f"{resolve(next(self._paths()))} lies outside the working directories"
-        return f"no rule allows {self.tool}"
+        return f"no rule allows {self.facts.name}"
 
     def _suggestion(self, shell: ShellJudge | None) -> str | None:
         """A rule that would allow just this for good; for a command it was tried first."""
         if shell:
             return next(filter(self._helps, shell.suggestions()), None)
-        if self.tool == "WebFetch" and (host := _host(self.input)):
-            return f"WebFetch(domain:{host})"
-        if self.tool in READ_TOOLS | EDIT_TOOLS:
-            group = "Read" if self.tool in READ_TOOLS else "Edit"
-            return f"{group}(/{resolve(next(self._paths()))})"
-        return self.tool
+        if self.facts.specifier is Specifier.DOMAIN and (host := self._host()):
+            return f"{self.facts.name}(domain:{host})"
+        if self.facts.group and self.facts.path_fields:
+            return f"{self.facts.group}(/{resolve(next(self._paths()))})"
+        return self.facts.name
 
 
 def _denied(rule: Rule, why: str) -> Verdict:
@@ -348,13 +355,6 @@ def _strictness(verdict: Verdict) -> tuple[int, int]:
 def _holds_workspace(confinement: object) -> bool:
     holds = getattr(confinement, "holds", None)
     return bool(callable(holds) and holds(Confine.WORKSPACE))
-
-
-def _host(input: Mapping[str, Any]) -> str:
-    try:
-        return urlsplit(str(input.get("url") or "")).hostname or ""
-    except ValueError:
-        return ""
 
 
 def _literal_prefix(pattern: str) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from worker_agent import tool_facts
 from worker_agent.api.client import ToolSpec
+from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Tool
-
-ALIASES = {"Task": "Agent"}  # old names that models, rules and agent files still use
 
 
 class ToolRegistry:
@@ -23,6 +23,7 @@ class ToolRegistry:
                 raise ValueError(f"two tools are named {tool.name}")
             named[tool.name] = tool
         self._tools = dict(sorted(named.items(), key=lambda item: (item[0].startswith("mcp__"), item[0])))
+        self._by_alias = {alias: tool for tool in self._tools.values() for alias in tool.facts.aliases}
         self._specs: tuple[ToolSpec, ...] | None = None
 
     @classmethod
@@ -42,7 +43,13 @@ class ToolRegistry:
         return cls((*tools, *extra))
 
     def get(self, name: str) -> Tool | None:
-        return self._tools.get(ALIASES.get(name, name))
+        """The tool with this name or alias."""
+        return self._tools.get(name) or self._by_alias.get(name)
+
+    def facts(self, name: str) -> Facts:
+        """What is known of the tool with this name, also of one that is not here."""
+        tool = self.get(name)
+        return tool_facts.of(name) if tool is None else tool.facts
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """What the model is told of the tools, always the same tuple."""
@@ -55,12 +62,12 @@ class ToolRegistry:
     ) -> ToolRegistry:
         """The tools that `allowed` names (None: all) less those that `removed` takes away. An entry is a name, a rule
         of which the name counts (`Bash(git *)`), an MCP server (`mcp__srv`, `mcp__srv__*`), or `*`."""
-        kept = (t for t in self if (allowed is None or any(_names(entry, t.name) for entry in allowed)))
+        kept = (t for t in self if (allowed is None or any(_names(entry, t.facts) for entry in allowed)))
         return ToolRegistry(t for t in kept if not removed(t.name))
 
     def unknown(self, allowed: Sequence[str]) -> tuple[str, ...]:
         """The entries of an allow list that name no tool here."""
-        return tuple(entry for entry in allowed if not any(_names(entry, t.name) for t in self))
+        return tuple(entry for entry in allowed if not any(_names(entry, t.facts) for t in self))
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -72,10 +79,9 @@ class ToolRegistry:
         return isinstance(name, str) and self.get(name) is not None
 
 
-def _names(entry: str, tool_name: str) -> bool:
+def _names(entry: str, facts: Facts) -> bool:
     name = entry.partition("(")[0].strip()
-    name = ALIASES.get(name, name)
     if name.startswith("mcp__"):
         server = name.removesuffix("__*")
-        return name == tool_name or (server.count("__") == 1 and tool_name.startswith(f"{server}__"))
-    return name in ("*", tool_name)
+        return name == facts.name or (server.count("__") == 1 and facts.name.startswith(f"{server}__"))
+    return name == "*" or name in facts.names

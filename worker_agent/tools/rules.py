@@ -20,29 +20,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
+from worker_agent import tool_facts
 from worker_agent.errors import ConfigError
+from worker_agent.tool_facts import Access, Facts, Specifier
 
 WILD = "\0"  # cannot occur in a command, a path or a rule
 MAX_RULE = 10_000  # characters
-
-READ_TOOLS = frozenset({"Read", "Grep", "Glob"})
-EDIT_TOOLS = frozenset({"Edit", "Write", "NotebookEdit"})
-ALIASES = {"Task": "Agent", "MultiEdit": "Edit"}
-
-MAIN_FIELDS: Mapping[str, str] = {
-    "Bash": "command", "Read": "file_path", "Edit": "file_path", "Write": "file_path", "NotebookEdit": "notebook_path",
-    "Glob": "pattern", "Grep": "pattern", "WebFetch": "url", "WebSearch": "query", "Agent": "subagent_type", "Skill": "skill",
-}  # fmt: skip
-# Scalar fields that `Tool(field:value)` may speak about, where the specifier could also be read otherwise.
-OTHER_FIELDS: Mapping[str, frozenset[str]] = {
-    "Bash": frozenset({"description", "timeout", "run_in_background", "dangerouslyDisableSandbox"}),
-    "Read": frozenset({"offset", "limit", "pages"}),
-    "Edit": frozenset({"old_string", "new_string", "replace_all"}),
-    "Agent": frozenset({"description", "prompt", "model", "name", "isolation", "run_in_background"}),
-    "WebFetch": frozenset({"prompt"}),
-}
 
 _TOOL = re.compile(r"[A-Za-z_*][A-Za-z0-9_.*-]*")
 _FIELD = re.compile(r"([A-Za-z_-][A-Za-z0-9_-]*):(.*)", re.DOTALL)
@@ -120,7 +105,7 @@ class Rule:
     def warning(self) -> str | None:
         """What its writer should know about this rule."""
         if self.kind is Kind.NEVER:
-            group = "Read" if self.tool in READ_TOOLS else "Edit"
+            group = tool_facts.of(self.tool).group
             return f"{self.text!r} in {self.source} is never consulted: write {group}({self.specifier})"
         return None
 
@@ -129,19 +114,19 @@ class Rule:
         """A shell rule without any wildcard."""
         return self.kind is Kind.SHELL and len(self.alternatives) == 1 and WILD not in self.alternatives[0]
 
-    def names(self, tool: str) -> bool:
+    def names(self, tool: str | Facts) -> bool:
         """Whether the rule's tool name speaks about `tool`, whatever the specifier."""
-        tool = ALIASES.get(tool, tool)
-        if self.tool == tool:
+        facts = tool_facts.of(tool) if isinstance(tool, str) else tool
+        if self.tool in facts.names:
             return True
-        if self.tool == "Read" and self.kind is not Kind.FIELD:
+        if self.tool == tool_facts.READ.name and self.kind is not Kind.FIELD:
             blocks_edits = self.behavior is Behavior.DENY and self.kind is Kind.PATH
-            return tool in READ_TOOLS or (blocks_edits and tool in EDIT_TOOLS)
-        if self.tool == "Edit" and self.kind is not Kind.FIELD:
-            return tool in EDIT_TOOLS
+            return facts.access is Access.READ or (blocks_edits and facts.access is Access.EDIT)
+        if self.tool == tool_facts.EDIT.name and self.kind is not Kind.FIELD:
+            return facts.access is Access.EDIT
         if self.tool.startswith("mcp__") and "*" not in self.tool and self.tool.count("__") == 1:
-            return tool.startswith(self.tool + "__")
-        return "*" in self.tool and fnmatch.fnmatchcase(tool, self.tool)
+            return facts.name.startswith(self.tool + "__")
+        return "*" in self.tool and fnmatch.fnmatchcase(facts.name, self.tool)
 
     @property
     def covers_everything(self) -> bool:
@@ -246,15 +231,15 @@ def _split(text: str) -> tuple[str, str | None]:
         raise RuleError(f"{text!r}: a rule is `Tool` or `Tool(specifier)`")
     if WILD in rest:
         raise RuleError(f"{text!r}: NUL in a rule")
-    tool = ALIASES.get(name, name)
+    facts = tool_facts.of(name)
     if not bracket:
-        return tool, None
+        return facts.name, None
     if not rest.endswith(")"):
         raise RuleError(f"{text!r}: the closing bracket is missing")
     specifier = rest[:-1].strip()
     if not specifier:
         raise RuleError(f"{text!r}: nothing between the brackets; write `{name}` for all of it")
-    return tool, None if specifier in ("*", "**") and tool in MAIN_FIELDS else specifier
+    return facts.name, None if specifier in ("*", "**") and facts.main_field else specifier
 
 
 def _check_tool_glob(text: str, tool: str, behavior: Behavior) -> None:
@@ -265,23 +250,29 @@ def _check_tool_glob(text: str, tool: str, behavior: Behavior) -> None:
 
 
 def _kind(text: str, tool: str, specifier: str, behavior: Behavior) -> Kind:
+    facts = tool_facts.of(tool)
     field_name = match[1] if (match := _FIELD.fullmatch(specifier)) else ""
-    if tool == "WebFetch" and field_name == "domain":
+    if facts.specifier is Specifier.DOMAIN and field_name == "domain":
         return Kind.DOMAIN
-    is_field = field_name in OTHER_FIELDS.get(tool, ()) or (bool(field_name) and tool not in MAIN_FIELDS)
-    if is_field and not (tool == "Bash" and specifier == f"{field_name}:*"):
+    has_text = facts.specifier is not Specifier.NOTHING or facts.access is not Access.NONE
+    is_field = field_name in facts.rule_fields or (bool(field_name) and not has_text)
+    if is_field and not (facts.specifier is Specifier.SHELL and specifier == f"{field_name}:*"):
         if behavior is Behavior.ALLOW:
             raise RuleError(f"{text!r}: rules about an input field are for deny and ask only")
         return Kind.FIELD
-    if tool == "Bash":
-        return Kind.SHELL
-    if tool in ("Read", "Edit"):
-        return Kind.PATH
-    if tool in READ_TOOLS | EDIT_TOOLS:
-        return Kind.NEVER
-    if tool in ("Agent", "Skill"):
-        return Kind.NAME
-    raise RuleError(f"{text!r}: no such specifier for {tool}")
+    match facts.specifier:
+        case Specifier.SHELL:
+            return Kind.SHELL
+        case Specifier.PATH:
+            return Kind.PATH
+        case Specifier.NAME:
+            return Kind.NAME
+        case Specifier.NOTHING if facts.access is not Access.NONE:
+            return Kind.NEVER
+        case Specifier.NOTHING | Specifier.DOMAIN:
+            raise RuleError(f"{text!r}: no such specifier for {tool}")
+        case _:
+            assert_never(facts.specifier)
 
 
 def _shell_alternatives(text: str, specifier: str) -> tuple[str, ...]:
@@ -438,4 +429,4 @@ class RuleSet:
 def _fence(text: Any, source: Source) -> Rule:
     match = _TOOL.match(text.strip()) if isinstance(text, str) else None
     name = match[0] if match else "*"
-    return Rule(str(text)[:200], ALIASES.get(name, name), None, Behavior.ASK, Kind.WHOLE, source)
+    return Rule(str(text)[:200], tool_facts.of(name).name, None, Behavior.ASK, Kind.WHOLE, source)

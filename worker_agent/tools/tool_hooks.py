@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from worker_agent import tool_facts
 from worker_agent.errors import TurnOver
 from worker_agent.hooks import HookRunner, Verdict
+from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import (
     Allow,
     Ask,
@@ -26,19 +28,18 @@ from worker_agent.tools.base import (
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleSet, Source
 
-_PATH_FIELDS = ("file_path", "notebook_path", "path")
-
 
 @dataclass(frozen=True, slots=True)
 class HookedTools:
-    """Implements `ToolHooks`. A hook that says `continue: false` ends the turn (`TurnOver`)."""
+    """Implements `ToolHooks`. A hook that says `continue: false` ends the turn (`TurnOver`). `facts` by a tool's name."""
 
     runner: HookRunner
+    facts: Callable[[str], Facts] = tool_facts.of
 
     async def pre_tool_use(self, tool_name: str, input: Input, tool_use_id: str) -> PreToolUse:
         if not self.runner.config.groups:
             return PreToolUse()
-        verdict = await self.runner.pre_tool_use(tool_name, self._shown(input), tool_use_id)
+        verdict = await self.runner.pre_tool_use(tool_name, self._shown(tool_name, input), tool_use_id)
         _stop(verdict)
         return PreToolUse(_decision(verdict), verdict.updated_input, verdict.context)
 
@@ -46,7 +47,7 @@ class HookedTools:
         if not self.runner.config.groups:
             return Passthrough()
         rules = [_as_update(suggestion)] if suggestion else []
-        verdict = await self.runner.permission_request(tool_name, self._shown(input), rules)
+        verdict = await self.runner.permission_request(tool_name, self._shown(tool_name, input), rules)
         _stop(verdict)
         decision = _decision(verdict)
         return replace(decision, updated_input=verdict.updated_input) if isinstance(decision, Allow) else decision
@@ -58,16 +59,17 @@ class HookedTools:
             return PostToolUse()
         text = _text(result)
         verdict = await self.runner.post_tool_use(
-            tool_name, self._shown(input), tool_use_id, {"content": text, **result.data}, duration,
+            tool_name, self._shown(tool_name, input), tool_use_id, {"content": text, **result.data}, duration,
             error=text if result.is_error else None,
         )  # fmt: skip
         _stop(verdict)
         return PostToolUse(verdict.blocking, verdict.context, verdict.updated_output)
 
-    def _shown(self, input: Input) -> Mapping[str, Any]:
+    def _shown(self, tool_name: str, input: Input) -> Mapping[str, Any]:
         """Hooks see absolute paths; the call keeps what the model wrote."""
         cwd = self.runner.session.cwd
-        paths = {k: str(cwd / v) for k in _PATH_FIELDS if isinstance(v := input.get(k), str) and "\0" not in v}
+        fields = self.facts(tool_name).path_fields
+        paths = {k: str(cwd / v) for k in fields if isinstance(v := input.get(k), str) and "\0" not in v}
         return {**input, **paths}
 
 

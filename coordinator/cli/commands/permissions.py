@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,20 +17,11 @@ from coordinator.cli.run_flags import DIRECTORY, MODES, Names, flag, together
 from coordinator.views.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from worker_agent.tools.base import Input, Tool
     from worker_agent.tools.confinement import AgentConfinement
     from worker_agent.tools.permissions import Policy, Verdict
 
 CALL = re.compile(r"(?P<tool>[A-Za-z_][\w*-]*)(?:\((?P<input>.*)\))?", re.DOTALL)
-# The input field that a call written as `Tool(text)` is about.
-MAIN_FIELDS = {
-    "Bash": "command",
-    "WebFetch": "url",
-    "Grep": "path",
-    "Glob": "path",
-    "NotebookEdit": "notebook_path",
-    "Agent": "subagent_type",
-    "Skill": "skill",
-}
 
 
 @click.command(
@@ -69,7 +61,6 @@ def test(
     settings: str | None, add_dirs: tuple[Path, ...], sandbox: str, as_json: bool,
 ) -> None:  # fmt: skip
     from worker_agent.tools import settings_files
-    from worker_agent.tools.base import Confine
 
     tool, given = read_call(call)
     here, home = Path.cwd(), Path.home()
@@ -81,7 +72,7 @@ def test(
         roots=[directory.absolute() for directory in add_dirs],
     )  # fmt: skip
     held = confinement(cli, sandbox, policy)
-    verdict = policy.explain(tool, given, held=held is not None and held.holds(Confine.WORKSPACE))
+    verdict = asyncio.run(preview(policy, tool, given, held))
     values = {
         "decision": verdict.behavior,
         "rule": str(verdict.rule.text) if verdict.rule else None,
@@ -94,6 +85,16 @@ def test(
     else:
         for pieces in render.fields(values.items()):
             cli.console.styled(pieces)
+
+
+async def preview(policy: Policy, tool: Tool, given: Input, held: AgentConfinement | None) -> Verdict:
+    """What the real call would be told, by the object that tells it."""
+    from worker_agent.tools.base import ToolContext
+
+    context = ToolContext(
+        session_id="", agent_id="", cwd=policy.cwd, roots=policy.roots, spill_dir=policy.cwd, permissions=policy, sandbox=held
+    )
+    return await policy.verdict(tool, given, context)
 
 
 def confinement(cli: Context, sandbox: str, policy: Policy) -> AgentConfinement | None:
@@ -112,21 +113,29 @@ def confinement(cli: Context, sandbox: str, policy: Policy) -> AgentConfinement 
     return session.of(policy.cwd, (Fence(policy.denied_rules(), Places(policy.cwd, policy.home, policy.roots)),))
 
 
-def confined(tool: str, verdict: Verdict, held: AgentConfinement | None) -> str | None:
+def confined(tool: Tool, verdict: Verdict, held: AgentConfinement | None) -> str | None:
     """How far the operating system would hold the command, in words; None where it holds nothing."""
+    from worker_agent.tool_facts import Specifier
     from worker_agent.tools.base import Allow
 
-    if tool != "Bash" or held is None or not isinstance(verdict.decision, Allow):
+    if tool.facts.specifier is not Specifier.SHELL or held is None or not isinstance(verdict.decision, Allow):
         return None
     return str(verdict.decision.confine) if held.holds(verdict.decision.confine) else None
 
 
-def read_call(call: str) -> tuple[str, dict[str, Any]]:
-    """`Tool(text)` as a tool's name and input. Raises `Failure`."""
+def read_call(call: str) -> tuple[Tool, dict[str, Any]]:
+    """`Tool(text)` as a tool and its input. A tool that only a run has (of a server, of the coordinator) is judged by its
+    facts. Raises `Failure`."""
     found = CALL.fullmatch(call.strip())
     if not found:
         raise Failure(f'{call!r} is no call: write it as "Bash(git push)"', ExitCode.USAGE)
-    from worker_agent.tools.rules import ALIASES
+    from worker_agent import tool_facts
+    from worker_agent.tools.base import Tool
+    from worker_agent.tools.registry import ToolRegistry
 
-    tool, text = ALIASES.get(found["tool"], found["tool"]), found["input"]
-    return tool, {} if text is None else {MAIN_FIELDS.get(tool, "file_path"): text}
+    tool = ToolRegistry.builtin().get(found["tool"])
+    if tool is None:
+        tool = Tool()
+        tool.facts = tool_facts.of(found["tool"])
+    field, text = tool.facts.rule_field, found["input"]
+    return tool, {} if text is None or field is None else {field: text}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from worker_agent import tool_facts
 from worker_agent.config import ToolSettings
+from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Allow, Decision, Input, Tool, ToolContext, ToolResult
 
 NUMBER: dict[str, Any] = {
@@ -55,13 +58,12 @@ def use(id: str, name: str = "Held", **input: Any) -> dict[str, Any]:
 class Held(Tool):
     """A tool whose calls end when the test says so: `release(n)`, or at once when `held` is False."""
 
-    name: ClassVar[str] = "Held"
+    facts = Facts(name="Held", main_field="n")
     description = "Waits to be let go."
     input_schema: ClassVar[dict[str, Any]] = NUMBER
-    main_field: ClassVar[str | None] = "n"
 
     def __init__(self, *, safe: bool = True, read_only: bool = True, held: bool = True, name: str = "Held") -> None:
-        self.name = name  # type: ignore[misc]
+        self.facts = replace(tool_facts.of(name), main_field="n")
         self.safe, self.read_only, self.held = safe, read_only, held
         self.gates: dict[int, asyncio.Event] = {}
         self.running: list[int] = []

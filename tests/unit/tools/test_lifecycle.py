@@ -13,6 +13,7 @@ from tests.unit.tools.kit import NUMBER, Policy, context_in, use
 from worker_agent.config import ToolSettings
 from worker_agent.errors import ToolError, TurnOver
 from worker_agent.events import PermissionDenial
+from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import (
     Allow,
     Ask,
@@ -33,7 +34,7 @@ from worker_agent.tools.lifecycle import NOTHING, agrees, run_call
 class Witness(Tool):
     """Writes down what happens to it; `does` is what its call gives back or raises."""
 
-    name: ClassVar[str] = "Witness"
+    facts = Facts(name="Witness")
     description = "Sees what happens."
     input_schema: ClassVar[dict[str, Any]] = NUMBER
 

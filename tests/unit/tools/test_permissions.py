@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from worker_agent import tool_facts
 from worker_agent.tools.base import Allow, Ask, Decision, Deny, Passthrough, Tool, ToolContext
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, RuleSet, Source
@@ -37,7 +38,7 @@ def says(policy: Policy, tool: str, **input: Any) -> str:
 
 
 class Opinionated(Tool):
-    name = "Edit"
+    facts = tool_facts.EDIT
 
     def __init__(self, opinion: Decision) -> None:
         self.opinion = opinion

@@ -12,8 +12,8 @@ import signal
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
 
+from worker_agent import tool_facts
 from worker_agent.context.spill import spill_path
 from worker_agent.errors import ToolError
 from worker_agent.process import MAX_COMMAND, TASK_MARKER, ShellOutcome, run_shell
@@ -26,7 +26,7 @@ _KILLALL = re.compile(r"\bkillall\b([^;&|\n]*)")
 
 
 class Bash(Tool):
-    name: ClassVar[str] = "Bash"
+    facts = tool_facts.BASH
     description = (
         "Runs a shell command (bash) and returns what it wrote to standard output and error, and its exit code if "
         "that is not 0. The working directory lasts from call to call; other shell state (variables, functions) "
@@ -36,7 +36,7 @@ class Bash(Tool):
         "everything it started is ended. Use run_in_background for servers and for what takes longer. To search or "
         "read files use Grep, Glob and Read, to change them Edit and Write. Quote paths that hold blanks."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "command": {"type": "string", "minLength": 1, "description": "The command"},
@@ -47,7 +47,6 @@ class Bash(Tool):
         "required": ["command"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "command"
 
     def is_read_only(self, input: Input) -> bool:
         return not input.get("run_in_background") and _read_only(input["command"])

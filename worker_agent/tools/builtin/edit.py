@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, ClassVar
 
+from worker_agent import tool_facts
 from worker_agent.errors import ToolError
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 
 
 class Edit(Tool):
-    name: ClassVar[str] = "Edit"
+    facts = tool_facts.EDIT
     description = (
         "Replaces exact text in a file. Read the file first. `old_string` must be in the file exactly once, white "
         "space included and without the line numbers that Read puts in front; give more lines around it to make it "
         "unique, or set `replace_all` to replace every occurrence. Encoding and line ends of the file are kept."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "file_path": {"type": "string", "description": "Absolute path of the file"},
@@ -33,7 +33,6 @@ class Edit(Tool):
         "required": ["file_path", "old_string", "new_string"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "file_path"
 
     async def validate_input(self, input: Input, context: ToolContext) -> str | None:
         if input["old_string"] == "":

@@ -7,8 +7,8 @@ import heapq
 import itertools
 import os
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
 
+from worker_agent import tool_facts
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.builtin import ripgrep
@@ -18,13 +18,13 @@ LISTING_CAP = 16 * 1024 * 1024  # bytes of names looked at: some 200,000 files
 
 
 class Glob(Tool):
-    name: ClassVar[str] = "Glob"
+    facts = tool_facts.GLOB
     description = (
         "Finds files by name, newest first, at most 100. `pattern` is a glob such as `**/*.py`, `src/**/test_*.js` or "
         "`*.{md,rst}`; without a slash it matches at every depth. `path` is the directory to look in. Files that git "
         "ignores are listed only if nothing else matches."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "pattern": {"type": "string", "minLength": 1, "description": "Glob of file names"},
@@ -33,10 +33,6 @@ class Glob(Tool):
         "required": ["pattern"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "pattern"
-
-    def is_read_only(self, input: Input) -> bool:
-        return True
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         pattern, path = _split_absolute(input["pattern"], input.get("path"))

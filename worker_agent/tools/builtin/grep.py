@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
 
+from worker_agent import tool_facts
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.builtin import ripgrep
@@ -21,14 +21,14 @@ _REMARK = re.compile(rb"[^\n]*: (?:binary file matches|WARNING: stopped searchin
 
 
 class Grep(Tool):
-    name: ClassVar[str] = "Grep"
+    facts = tool_facts.GREP
     description = (
         "Searches the content of files with a regular expression (ripgrep syntax: literal braces are written `\\{`). "
         "`output_mode`: `files_with_matches` (default, newest first), `content` (lines with numbers; `-A` `-B` `-C` "
         "for lines around them) or `count`. Narrow with `path`, `glob` (`*.ts`) or `type` (`py`, `js`, `rust` …). "
         "`multiline` lets a match span lines. Files that git ignores and binary files are left out."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "pattern": {"type": "string", "minLength": 1, "description": "Regular expression"},
@@ -51,11 +51,7 @@ class Grep(Tool):
         "required": ["pattern"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "pattern"
     result_cap = None  # bounded here, where what is left out can be said better
-
-    def is_read_only(self, input: Input) -> bool:
-        return True
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         target = ripgrep.where(input.get("path"), context)

@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from worker_agent import tool_facts
 from worker_agent.errors import ToolError
 from worker_agent.mcp import content
 from worker_agent.mcp.connection import Connection
 from worker_agent.mcp.servers import Offered
 from worker_agent.messages import Block
+from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 
 FAILED = "the tool failed and said nothing"
@@ -25,9 +27,9 @@ class McpTool(Tool):
 
     def __init__(self, offered: Offered, *, trusted: bool = False, deferred: bool = False) -> None:
         tool = offered.tool
-        self.name = tool.name  # type: ignore[misc]  # one class for all tools of servers: the instance has the name
+        self.facts = Facts(name=tool.name)
         self.description = tool.description
-        self.input_schema = tool.input_schema  # type: ignore[misc]  # and the schema
+        self.input_schema = tool.input_schema
         self.deferred = deferred
         self.offered = offered
         self._harmless = trusted and tool.read_only
@@ -59,7 +61,7 @@ class _ResourceTool(Tool):
 
 
 class ListMcpResources(_ResourceTool):
-    name = "ListMcpResourcesTool"
+    facts = tool_facts.LIST_MCP_RESOURCES
     description = "Lists what MCP servers offer to be read (resources), of one server or of all."
     input_schema = {
         "type": "object",
@@ -78,7 +80,7 @@ class ListMcpResources(_ResourceTool):
 
 
 class ReadMcpResource(_ResourceTool):
-    name = "ReadMcpResourceTool"
+    facts = tool_facts.READ_MCP_RESOURCE
     description = "Reads one resource of an MCP server by its address (`uri`), as `ListMcpResourcesTool` lists it."
     input_schema = {
         "type": "object",
@@ -86,7 +88,6 @@ class ReadMcpResource(_ResourceTool):
         "required": ["server", "uri"],
         "additionalProperties": False,
     }
-    main_field = "uri"
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         answer = await self._named(input["server"]).read(input["uri"])

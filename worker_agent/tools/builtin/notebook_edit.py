@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
+from worker_agent import tool_facts
 from worker_agent.errors import ToolError
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
@@ -18,13 +19,13 @@ from worker_agent.tools.builtin.notebook_source import Source
 
 
 class NotebookEdit(Tool):
-    name: ClassVar[str] = "NotebookEdit"
+    facts = tool_facts.NOTEBOOK_EDIT
     description = (
         "Changes one cell of a Jupyter notebook that you have read. `edit_mode`: `replace` (default) puts `new_source` "
         "into the cell, `insert` adds a cell after it (at the beginning without `cell_id`; `cell_type` is needed), "
         "`delete` removes it. Cells are named as Read shows them."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "notebook_path": {"type": "string", "description": "Absolute path of the .ipynb file"},
@@ -36,7 +37,6 @@ class NotebookEdit(Tool):
         "required": ["notebook_path", "new_source"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "notebook_path"
 
     async def validate_input(self, input: Input, context: ToolContext) -> str | None:
         mode = input.get("edit_mode", "replace")

@@ -19,9 +19,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import add
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO
 
-from worker_agent import disk
+from worker_agent import disk, tool_facts
 from worker_agent.errors import ToolError
 from worker_agent.messages import Block, text_block
 from worker_agent.tools import files
@@ -38,13 +38,13 @@ _PREFIXES: list[str] = []
 
 
 class Read(Tool):
-    name: ClassVar[str] = "Read"
+    facts = tool_facts.READ
     description = (
         'Reads a file: text with line numbers, images (png, jpeg, gif, webp), PDF (`pages`, e.g. "3-7"), notebooks. '
         "Shows up to 2,000 lines from `offset` on (the first line is 1); use `offset` and `limit` for parts of long "
         "files. For directories use Glob."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "file_path": {"type": "string", "description": "Absolute path of the file"},
@@ -55,11 +55,7 @@ class Read(Tool):
         "required": ["file_path"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "file_path"
     result_cap = None  # bounded by read_lines and read_bytes
-
-    def is_read_only(self, input: Input) -> bool:
-        return True
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         target = files.resolve(input["file_path"], context)

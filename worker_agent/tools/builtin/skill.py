@@ -6,12 +6,11 @@ skill run only where a runner was given.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
+from worker_agent import tool_facts
 from worker_agent.errors import ConfigError, ToolError
 from worker_agent.skills import Runner, SkillIndex
 from worker_agent.skills import Skill as Described
-from worker_agent.tools.base import Allow, Decision, Input, Tool, ToolContext, ToolResult
+from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 
 _DESCRIPTION = (
     "Loads a skill: instructions for one kind of work, written by the person or the project. When a skill fits the "
@@ -21,8 +20,8 @@ _DESCRIPTION = (
 
 
 class Skill(Tool):
-    name: ClassVar[str] = "Skill"
-    input_schema: ClassVar[dict[str, Any]] = {
+    facts = tool_facts.SKILL
+    input_schema = {
         "type": "object",
         "properties": {
             "skill": {"type": "string", "minLength": 1, "maxLength": 200, "description": "The name of the skill"},
@@ -31,7 +30,6 @@ class Skill(Tool):
         "required": ["skill"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "skill"
 
     def __init__(self, index: SkillIndex, run: Runner | None = None) -> None:
         """`run` executes the commands inside skills, under the permission rules; None leaves them as text. Reads the
@@ -41,9 +39,6 @@ class Skill(Tool):
 
     def is_read_only(self, input: Input) -> bool:
         return self.run is None
-
-    async def check_permissions(self, input: Input, context: ToolContext) -> Decision:
-        return Allow(reason="a skill is text that the person or a trusted project wrote")
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         try:

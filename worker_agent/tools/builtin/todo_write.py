@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
+from worker_agent import tool_facts
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.words import counted
 
 
 class TodoWrite(Tool):
-    name: ClassVar[str] = "TodoWrite"
+    facts = tool_facts.TODO_WRITE
     description = (
         "Writes your plan: the whole list of steps, each `pending`, `in_progress` or `completed`. Use it for work of "
         "three steps or more; keep one step in progress, and mark a step completed as soon as it is, not before."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "todos": {
@@ -38,9 +37,6 @@ class TodoWrite(Tool):
         "required": ["todos"],
         "additionalProperties": False,
     }
-
-    def is_read_only(self, input: Input) -> bool:
-        return True
 
     async def validate_input(self, input: Input, context: ToolContext) -> str | None:
         if sum(todo["status"] == "in_progress" for todo in input["todos"]) > 1:

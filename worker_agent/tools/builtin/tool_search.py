@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from worker_agent import tool_facts
 from worker_agent.messages import text_block
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 
@@ -20,7 +21,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 class ToolSearch(Tool):
-    name = "ToolSearch"
+    facts = tool_facts.TOOL_SEARCH
     input_schema = {
         "type": "object",
         "properties": {
@@ -30,7 +31,6 @@ class ToolSearch(Tool):
         "required": ["query"],
         "additionalProperties": False,
     }
-    main_field = "query"
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -43,9 +43,6 @@ class ToolSearch(Tool):
             + "\n".join(names[:LISTED])
             + rest
         )
-
-    def is_read_only(self, input: Input) -> bool:
-        return True
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         query = input["query"].strip()

@@ -17,8 +17,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
+from worker_agent import tool_facts
 from worker_agent.errors import ToolError
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.builtin import helper
@@ -35,12 +36,12 @@ ACCEPT = "text/markdown, text/html;q=0.9, text/plain;q=0.8, application/json;q=0
 
 
 class WebFetch(Tool):
-    name: ClassVar[str] = "WebFetch"
+    facts = tool_facts.WEB_FETCH
     description = (
         "Fetches a page by http or https and gives its text, HTML as Markdown. `prompt` notes what you look for in it. "
         "A redirect to another host is reported, not followed. Private and local addresses are refused."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "url": {"type": "string", "description": "The address, http:// or https://"},
@@ -49,10 +50,6 @@ class WebFetch(Tool):
         "required": ["url"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "url"
-
-    def is_read_only(self, input: Input) -> bool:
-        return True
 
     async def validate_input(self, input: Input, context: ToolContext) -> str | None:
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
 
+from worker_agent import tool_facts
 from worker_agent.errors import ToolError
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
@@ -13,12 +13,12 @@ from worker_agent.words import counted
 
 
 class Write(Tool):
-    name: ClassVar[str] = "Write"
+    facts = tool_facts.WRITE
     description = (
         "Writes a whole file, with the directories it needs. A file that exists is replaced: read all of it first. "
         "Prefer Edit for changing a part of a file."
     )
-    input_schema: ClassVar[dict[str, Any]] = {
+    input_schema = {
         "type": "object",
         "properties": {
             "file_path": {"type": "string", "description": "Absolute path of the file"},
@@ -27,7 +27,6 @@ class Write(Tool):
         "required": ["file_path", "content"],
         "additionalProperties": False,
     }
-    main_field: ClassVar[str | None] = "file_path"
 
     async def call(self, input: Input, context: ToolContext) -> ToolResult:
         target = files.resolve(input["file_path"], context)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from worker_agent.tool_facts import Access, known
 from worker_agent.tools.places import (
     RIGHTS_DIRECTORIES,
     RIGHTS_EXCEPTIONS,
@@ -24,7 +25,7 @@ from worker_agent.tools.places import (
     RIGHTS_IN_HOME,
     is_git_directory,
 )
-from worker_agent.tools.rules import EDIT_TOOLS, READ_TOOLS, Kind, Places, Rule, resolve
+from worker_agent.tools.rules import Kind, Places, Rule, resolve
 
 MAX_ENTRIES = 100_000  # files and directories of one walk
 MAX_PLACES = 400  # that one command's mounts are made for
@@ -200,10 +201,10 @@ class DenyWatch:
 
     def __init__(self, fences: Sequence[Fence]) -> None:
         self._hidden = [
-            walk for fence in fences for rule in fence.rules if _speaks_of(rule, READ_TOOLS) for walk in _walks(rule, fence)
+            walk for fence in fences for rule in fence.rules if _speaks_of(rule, Access.READ) for walk in _walks(rule, fence)
         ]
         self._frozen = [walk for fence in fences for rule in fence.rules
-                        if _speaks_of(rule, EDIT_TOOLS) and not _speaks_of(rule, READ_TOOLS) for walk in _walks(rule, fence)]  # fmt: skip
+                        if _speaks_of(rule, Access.EDIT) and not _speaks_of(rule, Access.READ) for walk in _walks(rule, fence)]  # fmt: skip
 
     def look(self) -> Denied:
         """Raises `TooMuch`."""
@@ -214,9 +215,9 @@ class DenyWatch:
         return Denied(hidden, frozen - hidden)
 
 
-def _speaks_of(rule: Rule, tools: Iterable[str]) -> bool:
+def _speaks_of(rule: Rule, access: Access) -> bool:
     """A rule about paths only: one about the whole tool takes the tool away, not the files from a command."""
-    return rule.kind is Kind.PATH and any(rule.names(tool) for tool in tools)
+    return rule.kind is Kind.PATH and any(rule.names(tool) for tool in known() if tool.access is access)
 
 
 def _walks(rule: Rule, fence: Fence) -> Iterator[Callable[[], list[str]]]:
