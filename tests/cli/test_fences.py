@@ -11,17 +11,20 @@ import click
 import pytest
 
 from coordinator.agents import definitions as agents
-from coordinator.cli import continuing
+from coordinator.agents.engines import effective_mode
+from coordinator.cli import config_files, continuing
 from coordinator.cli.commands.chat import chat
 from coordinator.cli.commands.run import options_of, resume, run
 from coordinator.cli.context import Context
+from coordinator.cli.failures import Failure
 from coordinator.options import RunOptions
 from tasks import sessions
 from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
 from tests.support.fake_api import FakeAPI
 from worker_agent.context.injected import memory_files
-from worker_agent.tools.trust import NOTHING
+from worker_agent.tools.permissions import Policy
+from worker_agent.tools.trust import NOTHING, TrustStore
 
 
 def test_denials_add_up_and_a_single_value_is_not_said_twice(program: Program) -> None:
@@ -205,6 +208,7 @@ def test_a_session_goes_on_as_it_was_asked_to(
     (elsewhere := tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(elsewhere)
     cli = Context()
+    TrustStore(cli.paths.trust).trust(elsewhere)
     subject = {"run": run, "chat": chat, "resume": resume}[command]
     for name, cases in CONTINUED.items():
         option = next((option for option in subject.params if option.name == name), None)
@@ -226,6 +230,7 @@ def test_a_session_goes_on_as_it_was_asked_to(
                     | ({"resume": session.id} if command == "resume" else {}),
                 )
             assert getattr(options, name) == holds, (command, name, asked, said)
+            assert not options.trusted  # the session's directory, not the caller's
             assert options.fenced(stored)[name] in (asked, list(holds) if isinstance(holds, tuple) else holds)
 
 
@@ -237,3 +242,23 @@ def test_what_fenced_a_continuation_fences_the_next() -> None:
     }  # fmt: skip
     wider = RunOptions(max_turns=9, permission_mode="acceptEdits", sandbox="off", verify="false", timeout=600).fenced(again)
     assert wider == again
+
+
+@pytest.mark.parametrize("key", ["disallowedTools", "disallowed-tool", "Permission_Mode", "max_turn", "token-budgets"])
+def test_a_misspelled_fence_of_a_settings_file_is_refused(tmp_path: Path, key: str) -> None:
+    known = frozenset(str(option.name) for option in run.params)
+    (tmp_path / ".coordinator").mkdir()
+    (tmp_path / ".coordinator/settings.toml").write_text(f'{key} = "x"\nwhatever = 1\n')
+    with pytest.raises(Failure, match="there is no setting"):
+        config_files.read(tmp_path / "none", tmp_path, known, lambda: NOTHING)
+    (tmp_path / ".coordinator/settings.toml").write_text("whatever = 1\n")
+    assert "unknown setting 'whatever'" in config_files.read(tmp_path / "none", tmp_path, known, lambda: NOTHING).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("session", "agent", "holds"),
+    [("plan", "bypassPermissions", "plan"), ("acceptEdits", "plan", "plan"), ("acceptEdits", None, "acceptEdits"),
+     ("dontAsk", "acceptEdits", "dontAsk"), ("bypassPermissions", "default", "default")],
+)  # fmt: skip
+def test_a_workers_hooks_are_told_the_mode_that_holds(session: str, agent: str | None, holds: str) -> None:
+    assert effective_mode(Policy(mode=session).child(mode=agent)) == holds
