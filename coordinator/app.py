@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import exc
-
 from coordinator.agents import definitions as agent_files
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import Amount, Limit, TreeBudget
@@ -49,6 +47,7 @@ from coordinator.tools.task_stop import TaskStopTool
 from tasks import leases, ledger, sessions
 from tasks import registry as registry_of_tasks
 from tasks.db import Database
+from tasks.errors import Exists
 from tasks.ids import TaskType, new_session_id
 from tasks.records import SessionRecord, SessionStatus
 from tasks.writer import Writer
@@ -248,7 +247,7 @@ def choose_session(conn: Any, options: RunOptions, model: str, earlier: SessionR
             options=options.stored(),
             title=_title(options.prompt),
         )
-    except exc.IntegrityError:
+    except Exists:
         raise ConfigError(f"there is a session {session_id} already; --resume goes on with it") from None
 
 

@@ -22,7 +22,7 @@ from tasks.writer import Writer
 from worker_agent.config import Clock
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from tasks.connection import Connection
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT)

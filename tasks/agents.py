@@ -4,40 +4,39 @@ session's. Its name, its id and every id of its tasks address it."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select
-
+from tasks.connection import Connection
 from tasks.db import now_of
 from tasks.errors import Ambiguous, NameTaken, NotFound
-from tasks.hot import insert_all
-from tasks.models import agents, tasks
 from tasks.records import AgentRecord, TaskRecord
+from tasks.rows import AGENT, TASK
 from tasks.states import LIVE
 
-_COLUMNS = [column for column in agents.c if column.name != "next_seq"]
-_INSERT = insert_all(agents)
-_FIND = select(*_COLUMNS).where(agents.c.id == bindparam("agent_id"))
+_FIND = f"SELECT {AGENT.columns} FROM agents WHERE id = :id"
+_NAMED = "SELECT id FROM agents WHERE session_id = :session_id AND name = :name"
+_OF_SESSION = f"SELECT {AGENT.columns} FROM agents WHERE session_id = :session_id ORDER BY created_at, id"
+_LATEST = f"SELECT {TASK.columns} FROM tasks WHERE agent_id = :agent_id ORDER BY created_at DESC, id LIMIT 1"
+_RUNS = "SELECT agents.id, tasks.id, tasks.status FROM agents LEFT JOIN tasks ON tasks.agent_id = agents.id WHERE "
 
 
 def create(conn: Connection, agent: AgentRecord) -> AgentRecord:
     """Store an agent; storing the same id again gives what is there. Raises `NameTaken`."""
     if (known := find(conn, agent.id)) is not None:
         return known
-    if agent.name is not None and conn.scalar(
-        select(agents.c.id).where(agents.c.session_id == agent.session_id, agents.c.name == agent.name)
-    ):
+    if agent.name is not None and conn.row(_NAMED, session_id=agent.session_id, name=agent.name):
         raise NameTaken(f"an agent of this session is called {agent.name!r} already")
     created_at = now_of(conn) if agent.created_at is None else agent.created_at
     row = {name: getattr(agent, name) for name in ("id", "session_id", "name", "definition", "model", "cwd", "is_coordinator")}
-    _INSERT.run(conn, **row, created_at=created_at, next_seq=0)
+    conn.insert("agents", row | {"created_at": created_at, "next_seq": 0})
     found = find(conn, agent.id)
     assert found is not None
     return found
 
 
 def find(conn: Connection, agent_id: str) -> AgentRecord | None:
-    row = conn.execute(_FIND, {"agent_id": agent_id}).first()
-    return None if row is None else AgentRecord(**row._mapping)
+    row = conn.row(_FIND, id=agent_id)
+    return None if row is None else AGENT(row)
 
 
 def get(conn: Connection, agent_id: str) -> AgentRecord:
@@ -49,15 +48,13 @@ def get(conn: Connection, agent_id: str) -> AgentRecord:
 
 def list_agents(conn: Connection, session_id: str) -> list[AgentRecord]:
     """The agents of a session, oldest first, its coordinator among them."""
-    query = select(*_COLUMNS).where(agents.c.session_id == session_id).order_by(agents.c.created_at, agents.c.id)
-    return [AgentRecord(**row._mapping) for row in conn.execute(query)]
+    return [AGENT(row) for row in conn.rows(_OF_SESSION, session_id=session_id)]
 
 
 def latest_task(conn: Connection, agent_id: str) -> TaskRecord | None:
     """The newest run of an agent; None for a coordinator, which has none."""
-    query = select(tasks).where(tasks.c.agent_id == agent_id).order_by(tasks.c.created_at.desc(), tasks.c.id).limit(1)
-    row = conn.execute(query).first()
-    return None if row is None else TaskRecord.from_row(row)
+    row = conn.row(_LATEST, agent_id=agent_id)
+    return None if row is None else TASK(row)
 
 
 def resolve(conn: Connection, session_id: str | None, ref: str) -> tuple[AgentRecord, TaskRecord | None]:
@@ -70,25 +67,23 @@ def resolve(conn: Connection, session_id: str | None, ref: str) -> tuple[AgentRe
 def resolve_id(conn: Connection, session_id: str | None, ref: str) -> str:
     """The id of the agent that `ref` addresses. An id goes before a name, a name before a beginning; of several agents
     with one name in different sessions the only live one is meant."""
-    within = agents.c.session_id == session_id if session_id is not None else agents.c.id.is_not(None)
-    runs = select(agents.c.id, tasks.c.id, tasks.c.status).join_from(agents, tasks, isouter=True).where(within)
-    for fits in _ways(ref):
-        found = conn.execute(runs.where(fits)).all()
-        if agent_id := _one(found, ref):
+    within, which = ("agents.session_id = :session_id AND ", {"session_id": session_id}) if session_id is not None else ("", {})
+    for fits in _ways(conn, ref):
+        if agent_id := _one(conn.rows(f"{_RUNS}{within}({fits})", ref=ref, **which), ref):
             return agent_id
     raise NotFound(f"no such task {ref!r}")
 
 
-def _ways(ref: str) -> Iterable[ColumnElement[bool]]:
-    yield (tasks.c.id == ref) | (agents.c.id == ref)
-    yield agents.c.name == ref
+def _ways(conn: Connection, ref: str) -> Iterable[str]:
+    """Conditions on `:ref`, the most exact first."""
+    yield "tasks.id = :ref OR agents.id = :ref"
+    yield "agents.name = :ref"
     if ref.isascii() and ref.isalnum():
-        start = func.substr(tasks.c.id, 1, len(ref)) == ref
-        yield start | (func.substr(agents.c.id, 1, len(ref)) == ref)
+        yield f"{conn.begins('tasks.id')} OR {conn.begins('agents.id')}"
 
 
-def _one(found: Iterable[tuple[str, str | None, str | None]], ref: str) -> str | None:
-    rows = list(found)
+def _one(found: Iterable[tuple[Any, ...]], ref: str) -> str | None:
+    rows: list[tuple[str, str | None, str | None]] = [(agent_id, task_id, status) for agent_id, task_id, status in found]
     every = {agent_id for agent_id, _, _ in rows}
     if len(every) <= 1:
         return next(iter(every), None)
@@ -98,6 +93,6 @@ def _one(found: Iterable[tuple[str, str | None, str | None]], ref: str) -> str |
     raise Ambiguous(ref, sorted(task_id or agent_id for agent_id, task_id, _ in rows))
 
 
-def ref_is_beginning(rows: Iterable[tuple[str, str | None, str | None]], ref: str) -> bool:
+def ref_is_beginning(rows: Iterable[tuple[Any, ...]], ref: str) -> bool:
     """Whether the rows were found by the beginning of an id: then a live one is no likelier to be meant."""
     return any((task_id or agent_id).startswith(ref) for agent_id, task_id, _ in rows)

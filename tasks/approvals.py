@@ -10,46 +10,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from sqlalchemy import Connection, and_, func, insert, or_, select, update
+from collections.abc import Iterable, Sequence
 
 from tasks import events
+from tasks.connection import Connection, among
 from tasks.db import now_of
 from tasks.errors import Ambiguous, NotFound
 from tasks.ids import new_approval_id
-from tasks.models import approvals as table
-from tasks.models import sessions, tasks
 from tasks.records import ApprovalRecord, ApprovalStatus, NewApproval, SessionStatus
+from tasks.rows import APPROVAL
 from tasks.states import LIVE
 
 OPEN = (ApprovalStatus.WAITING, ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+_SELECT = f"SELECT {APPROVAL.columns} FROM approvals"
+_OPEN = f"status IN ({_listed(OPEN)})"
+_EARLIER = (
+    f"{_SELECT} WHERE session_id = :session_id AND agent_id = :agent_id AND tool = :tool AND digest = :digest "
+    f"AND fence < :fence AND {_OPEN} ORDER BY asked_at LIMIT 1"
+)
+_WAITING = (
+    f"SELECT {APPROVAL.of('approvals')} FROM approvals JOIN sessions ON sessions.id = approvals.session_id "
+    f"LEFT JOIN tasks ON tasks.id = approvals.task_id WHERE approvals.status = '{ApprovalStatus.WAITING}' "
+    f"AND sessions.status = '{SessionStatus.OPEN}' "
+    f"AND (approvals.task_id IS NULL OR tasks.status IN ({_listed(sorted(LIVE))}))"
+)
+_OLDEST_FIRST = " ORDER BY approvals.asked_at, approvals.id"
+_OPEN_CALLS = f"SELECT tool_use_id FROM approvals WHERE agent_id = :agent_id AND {_OPEN}"
+_GRANTED = "SELECT rule FROM approvals WHERE session_id = :session_id AND rule IS NOT NULL ORDER BY answered_at"
 
 
 def ask(conn: Connection, new: NewApproval) -> ApprovalRecord:
     """The question as it stands now: a new one, or the same of an earlier owner, perhaps with its answer."""
     if (earlier := _left_by_an_earlier_owner(conn, new)) is not None:
         mine = {"fence": new.fence, "tool_use_id": new.tool_use_id, "task_id": new.task_id}
-        conn.execute(update(table).where(table.c.id == earlier.id).values(**mine))
+        conn.set("approvals", dict(mine), "id = :id", id=earlier.id)
         return get(conn, earlier.id)
     row = {name: getattr(new, name) for name in NewApproval.__slots__}
     id = _unused_id(conn)
-    conn.execute(insert(table), row | {"id": id, "asked_at": now_of(conn), "status": ApprovalStatus.WAITING})
+    conn.insert("approvals", row | {"id": id, "asked_at": now_of(conn), "status": ApprovalStatus.WAITING})
     events.add(conn, new.session_id, new.task_id, "approval_asked", {"id": id, "tool": new.tool})
     return get(conn, id)
 
 
 def _left_by_an_earlier_owner(conn: Connection, new: NewApproval) -> ApprovalRecord | None:
-    same = and_(
-        table.c.session_id == new.session_id,
-        table.c.agent_id == new.agent_id,
-        table.c.tool == new.tool,
-        table.c.digest == new.digest,
-        table.c.fence < new.fence,
-        table.c.status.in_(OPEN),
-    )
-    row = conn.execute(select(table).where(same).order_by(table.c.asked_at).limit(1)).first()
-    return None if row is None else ApprovalRecord.from_row(row)
+    same = {name: getattr(new, name) for name in ("session_id", "agent_id", "tool", "digest", "fence")}
+    row = conn.row(_EARLIER, **same)
+    return None if row is None else APPROVAL(row)
 
 
 def _unused_id(conn: Connection) -> str:
@@ -67,9 +79,8 @@ def answer(
     if all(id != other.id for other in waiting(conn, session_id=record.session_id)):
         return record, False
     status = ApprovalStatus.APPROVED if approve else ApprovalStatus.DENIED
-    waits = and_(table.c.id == id, table.c.status == ApprovalStatus.WAITING)
     said = {"status": status, "answered_at": now_of(conn), "answered_by": by, "note": note, "rule": rule}
-    first = conn.execute(update(table).where(waits).values(**said)).rowcount == 1
+    first = conn.set("approvals", said, f"id = :id AND status = '{ApprovalStatus.WAITING}'", id=id) == 1
     record = get(conn, id)
     if first:
         events.add(conn, record.session_id, record.task_id, "approval_answered", {"id": id, "status": status, "by": by})
@@ -78,41 +89,35 @@ def answer(
 
 def take(conn: Connection, id: str, fence: int) -> bool:
     """Go on with an approved call; False if it is not this run's, or was taken already."""
-    mine = and_(table.c.id == id, table.c.fence == fence, table.c.status == ApprovalStatus.APPROVED)
-    return conn.execute(update(table).where(mine).values(status=ApprovalStatus.TAKEN)).rowcount == 1
+    return _settle(conn, id, fence, ApprovalStatus.APPROVED, ApprovalStatus.TAKEN)
 
 
 def withdraw(conn: Connection, id: str, fence: int) -> bool:
     """The call waits no longer; False if it was answered, or a later owner asks it now."""
-    waits = and_(table.c.id == id, table.c.fence == fence, table.c.status == ApprovalStatus.WAITING)
-    return conn.execute(update(table).where(waits).values(status=ApprovalStatus.WITHDRAWN)).rowcount == 1
+    return _settle(conn, id, fence, ApprovalStatus.WAITING, ApprovalStatus.WITHDRAWN)
+
+
+def _settle(conn: Connection, id: str, fence: int, before: ApprovalStatus, after: ApprovalStatus) -> bool:
+    mine = "id = :id AND fence = :of_fence AND status = :before"
+    return conn.set("approvals", {"status": after}, mine, id=id, of_fence=fence, before=before) == 1
 
 
 def waiting(conn: Connection, *, session_id: str | None = None) -> list[ApprovalRecord]:
     """What waits for a person, oldest first (rule 4)."""
-    answerable = or_(table.c.task_id.is_(None), tasks.c.status.in_(sorted(LIVE)))
-    query = (
-        select(table)
-        .join(sessions, sessions.c.id == table.c.session_id)
-        .outerjoin(tasks, tasks.c.id == table.c.task_id)
-        .where(table.c.status == ApprovalStatus.WAITING, sessions.c.status == SessionStatus.OPEN, answerable)
-        .order_by(table.c.asked_at, table.c.id)
-    )
-    if session_id is not None:
-        query = query.where(table.c.session_id == session_id)
-    return [ApprovalRecord.from_row(row) for row in conn.execute(query)]
+    if session_id is None:
+        return [APPROVAL(row) for row in conn.rows(f"{_WAITING}{_OLDEST_FIRST}")]
+    within = f"{_WAITING} AND approvals.session_id = :session_id{_OLDEST_FIRST}"
+    return [APPROVAL(row) for row in conn.rows(within, session_id=session_id)]
 
 
 def open_calls(conn: Connection, agent_id: str) -> frozenset[str]:
     """The ids of the agent's tool calls that waited, or were answered, and never went on."""
-    never_ran = and_(table.c.agent_id == agent_id, table.c.status.in_(OPEN))
-    return frozenset(conn.execute(select(table.c.tool_use_id).where(never_ran)).scalars())
+    return frozenset(id for (id,) in conn.rows(_OPEN_CALLS, agent_id=agent_id))
 
 
 def granted(conn: Connection, session_id: str) -> list[str]:
     """The rules that a person gave this session with their answers, oldest first."""
-    given = and_(table.c.session_id == session_id, table.c.rule.is_not(None))
-    return list(dict.fromkeys(conn.execute(select(table.c.rule).where(given).order_by(table.c.answered_at)).scalars()))
+    return list(dict.fromkeys(rule for (rule,) in conn.rows(_GRANTED, session_id=session_id)))
 
 
 def get(conn: Connection, id: str) -> ApprovalRecord:
@@ -123,8 +128,8 @@ def get(conn: Connection, id: str) -> ApprovalRecord:
 
 
 def _find(conn: Connection, id: str) -> ApprovalRecord | None:
-    row = conn.execute(select(table).where(table.c.id == id)).first()
-    return None if row is None else ApprovalRecord.from_row(row)
+    row = conn.row(f"{_SELECT} WHERE id = :id", id=id)
+    return None if row is None else APPROVAL(row)
 
 
 def resolve(conn: Connection, ref: str) -> list[ApprovalRecord]:
@@ -138,8 +143,7 @@ def resolve(conn: Connection, ref: str) -> list[ApprovalRecord]:
     of_owner = [record for record in waits if ref in (record.task_id, record.agent_id, record.session_id)]
     if of_owner:
         return of_owner
-    begins = func.substr(table.c.id, 1, len(ref)) == ref
-    found = [ApprovalRecord.from_row(row) for row in conn.execute(select(table).where(begins).order_by(table.c.asked_at))]
+    found = [APPROVAL(row) for row in conn.rows(f"{_SELECT} WHERE {conn.begins('id')} ORDER BY asked_at", ref=ref)]
     if len(found) > 1:
         raise Ambiguous(ref, [record.id for record in found])
     if not found:
@@ -149,5 +153,5 @@ def resolve(conn: Connection, ref: str) -> list[ApprovalRecord]:
 
 def by_id(conn: Connection, ids: Sequence[str]) -> list[ApprovalRecord]:
     """The questions with these ids, as they stand now, in no order; one that is gone is left out."""
-    rows = conn.execute(select(table).where(table.c.id.in_(ids))) if ids else ()
-    return [ApprovalRecord.from_row(row) for row in rows]
+    named, values = among("id", ids)
+    return [APPROVAL(row) for row in conn.rows(f"{_SELECT} WHERE {named}", **values)]

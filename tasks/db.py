@@ -19,11 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, exc
-
 from tasks import upgrade
-from tasks.engine import authorize_reading, make_engine, parse_url
-from tasks.errors import DatabaseError, DatabaseGone
+from tasks.connection import Connection, Pool
+from tasks.engine import Place, authorize_reading, open_pool, parse_place
+from tasks.errors import DatabaseError, DatabaseGone, IntegrityError
 from tasks.explain import explain, is_busy
 from tasks.upgrade import HEAD_REVISION
 
@@ -35,32 +34,33 @@ TRIES = 3  # each waits up to the busy timeout of 10 s
 
 def now_of(connection: Connection) -> float:
     """The time by the clock of the connection's database, seconds since the epoch."""
-    clock: Callable[[], float] = connection.info["clock"]
-    return clock()
+    return connection.clock()
 
 
 class Database:
     """`path` is None for a server; `name` is safe to show (no password). Threads may share it."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
-        self.engine = engine
+    def __init__(self, place: Place, clock: Callable[[], float]) -> None:
+        self.place = place
+        self.pool: Pool = open_pool(place, clock)
         self.clock = clock
-        self.url: URL = engine.url
-        self.is_sqlite = engine.dialect.name == "sqlite"
-        self.path = Path(self.url.database or "") if self.is_sqlite else None
-        self.name = str(self.path) if self.path else self.url.render_as_string(hide_password=True)
+        self.is_sqlite = place.path is not None
+        self.path = place.path
+        self.name = place.name
         self._file = self._identity()
-        self._readers = engine.execution_options(deferred=True)
 
     @classmethod
     def open(cls, url_or_path: str | Path, *, clock: Callable[[], float] = time.time) -> Database:
         """Open, and make or upgrade as needed (see `upgrade.py`). Raises `DatabaseError`."""
-        url = parse_url(url_or_path)
-        if url.get_backend_name() == "sqlite":
-            upgrade.prepare_sqlite(Path(url.database or ""), clock)
-            return cls(make_engine(url, clock), clock)
-        db = cls(make_engine(url, clock), clock)
-        db._upgrade_server()
+        place = parse_place(url_or_path)
+        if place.path is not None:
+            upgrade.prepare_sqlite(place.path, clock)
+            return cls(place, clock)
+        db = cls(place, clock)
+        try:
+            upgrade.prepare_postgres(db.pool, place)
+        except db.pool.driver.errors as error:
+            raise explain(error, db.name) from None
         return db
 
     def _identity(self) -> tuple[int, int] | None:
@@ -79,58 +79,45 @@ class Database:
         if self._file is not None and self._identity() != self._file:
             raise DatabaseGone(f"the database {self.name} was deleted or replaced while it was in use")
 
-    def _upgrade_server(self) -> None:
-        try:
-            with self.engine.connect() as connection:
-                upgrade.prepare_postgres(connection, self.name)
-        except exc.DBAPIError as error:
-            raise explain(error, self.name) from None
-
     def read(self, fn: Callable[[Connection], T]) -> T:
         """`fn` over one consistent state of the database. What it writes is rolled back."""
-        return self._run(self._readers, fn, commit=False)
+        return self._run(fn, reading=True)
 
     def write(self, fn: Callable[[Connection], T]) -> T:
         """`fn` in one transaction; durable on return."""
-        return self._run(self.engine, fn, commit=True)
+        return self._run(fn, reading=False)
 
-    def _run(self, engine: Engine, fn: Callable[[Connection], T], *, commit: bool) -> T:
-        tries = 1
+    def _run(self, fn: Callable[[Connection], T], *, reading: bool) -> T:
+        driver, tries = self.pool.driver, 1
         while True:
             try:
-                with engine.connect() as connection, connection.begin() as transaction:
-                    value = fn(connection)
-                    if not commit:
-                        transaction.rollback()
-                    return value
-            except exc.IntegrityError:
-                raise
-            except exc.DBAPIError as error:
+                with self.pool.connection() as connection, connection.transaction(reading=reading):
+                    return fn(connection)
+            except driver.integrity as error:
+                raise IntegrityError(str(error)) from error
+            except driver.errors as error:
                 if not is_busy(error) or tries == TRIES:
                     raise explain(error, self.name) from error
                 tries += 1
 
     def query(self, sql: str) -> tuple[list[str], list[Sequence[Any]]]:
         """Column names and rows of one statement that only reads; anything else is refused by the database."""
-        with self._readers.connect() as connection, connection.begin() as transaction:
-            try:
-                with self._only_reading(connection):
-                    result = connection.exec_driver_sql(sql)
-                    rows: list[Sequence[Any]] = [tuple(row) for row in result] if result.returns_rows else []
-                    return (list(result.keys()) if result.returns_rows else []), rows
-            except exc.DBAPIError as error:
-                raise explain(error, self.name) from None
-            finally:
-                transaction.rollback()
+        try:
+            with self.pool.connection() as connection, connection.transaction(reading=True), self._only_reading(connection):
+                cursor = connection.driver.execute(sql)
+                names = [column[0] for column in cursor.description or ()]
+                return names, [tuple(row) for row in cursor.fetchall()] if names else []
+        except self.pool.driver.errors as error:
+            raise explain(error, self.name) from None
 
     @contextmanager
     def _only_reading(self, connection: Connection) -> Iterator[None]:
         """`connection` refuses all but reading: also what changes no row of ours, such as attaching a file."""
         if not self.is_sqlite:
-            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+            connection.execute("SET TRANSACTION READ ONLY")
             yield
             return
-        driver: Any = connection.connection.driver_connection
+        driver = connection.driver
         driver.set_authorizer(authorize_reading)
         try:
             yield
@@ -141,7 +128,7 @@ class Database:
         """What is wrong with the file, in the database's words; empty if it is sound. Reads all of it."""
         if not self.is_sqlite:
             return []
-        rows = self.read(lambda connection: connection.exec_driver_sql("PRAGMA integrity_check").fetchall())
+        rows = self.read(lambda connection: connection.rows("PRAGMA integrity_check"))
         return [row[0] for row in rows if row[0] != "ok"]
 
     def backup(self, target: Path) -> Path:
@@ -154,4 +141,4 @@ class Database:
             raise DatabaseError(f"no backup could be written to {target}: {upgrade.reason_of(error)}") from None
 
     def close(self) -> None:
-        self.engine.dispose()
+        self.pool.close()

@@ -1,8 +1,8 @@
-"""Engines with the settings that every connection needs.
+"""Where a database is, and connections with the settings that every one needs.
 
 SQLite: the driver's own transaction control is off (it begins late and deferred, which loses updates silently: 8
-processes of read-add-commit ended at 64 of 480). We begin ourselves: `BEGIN IMMEDIATE`, or `BEGIN` for connections with
-the option `deferred`, which only read. WAL, foreign keys, 10 s busy timeout, synchronous NORMAL.
+processes of read-add-commit ended at 64 of 480). We begin ourselves: `BEGIN IMMEDIATE`, or `BEGIN` for those that only
+read. WAL, foreign keys, 10 s busy timeout, synchronous NORMAL.
 
 PostgreSQL: a writing transaction takes one advisory lock. That gives what SQLite gives, one writer at a time: ids of
 events become visible in their order, and a guarded UPDATE is all a decision needs. It also notifies watchers on commit.
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
-
+from tasks.connection import Driver, Pool
 from tasks.errors import DatabaseError
 
 BUSY_TIMEOUT = 10.0  # seconds
@@ -35,26 +35,54 @@ SHOWING = ASKING | {
     "user_version",
 }  # fmt: skip
 CONNECT_TIMEOUT = 10  # seconds, PostgreSQL
+_UNREADABLE = "the database URL cannot be read; it looks like postgresql://user@host/name"
 
 
-def parse_url(url_or_path: str | Path) -> URL:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a database is: the `path` of a file, or else the `url` of a server as its driver takes it. `name` is safe to
+    show: it holds no password."""
+
+    path: Path | None
+    url: str | None
+    name: str
+
+
+def parse_place(url_or_path: str | Path) -> Place:
     """A path is an SQLite file; `sqlite:///file`, `postgresql://…` are URLs. Raises `DatabaseError`."""
     text = str(url_or_path)
     if "://" not in text:
-        return URL.create("sqlite", database=str(Path(text).expanduser().absolute()))
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):
-        raise DatabaseError("the database URL cannot be read; it looks like postgresql://user@host/name", exit_code=2) from None
-    if url.drivername in ("postgres", "postgresql"):
-        return url.set(drivername="postgresql+psycopg")
-    if url.get_backend_name() == "postgresql":
-        return url
-    if url.get_backend_name() != "sqlite":
-        raise DatabaseError(f"{url.drivername} is no database we can use: SQLite and PostgreSQL are", exit_code=2)
-    if not url.database or url.database == ":memory:":
+        return _file(text)
+    scheme, _, rest = text.partition("://")
+    kind = scheme.partition("+")[0].lower()
+    if not kind or not kind.isalnum():
+        raise DatabaseError(_UNREADABLE, exit_code=2)
+    if kind in ("postgres", "postgresql"):
+        return _server(f"postgresql://{rest}")
+    if kind != "sqlite":
+        raise DatabaseError(f"{scheme} is no database we can use: SQLite and PostgreSQL are", exit_code=2)
+    database = rest.partition("?")[0].removeprefix("/")
+    if not database or database == ":memory:" or not rest.startswith("/"):
         raise DatabaseError("the database must be a file: other processes have to see it", exit_code=2)
-    return URL.create("sqlite", database=str(Path(url.database).expanduser().absolute()))
+    return _file(database)
+
+
+def _file(text: str) -> Place:
+    path = Path(text).expanduser().absolute()
+    return Place(path, None, str(path))
+
+
+def _server(url: str) -> Place:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        password, _port = parts.password, parts.port
+    except ValueError:
+        raise DatabaseError(_UNREADABLE, exit_code=2) from None
+    account, at, host = parts.netloc.rpartition("@")
+    shown = account.partition(":")[0] + ":***" if password is not None else account
+    return Place(None, url, parts._replace(netloc=f"{shown}{at}{host}").geturl())
 
 
 def connect_sqlite(path: Path, *, create: bool = False) -> sqlite3.Connection:
@@ -66,60 +94,69 @@ def connect_sqlite(path: Path, *, create: bool = False) -> sqlite3.Connection:
         timeout=BUSY_TIMEOUT,
         isolation_level=None,
         check_same_thread=False,
+        cached_statements=256,
     )
 
 
-def make_engine(url: URL, clock: Callable[[], float], *, create: bool = False) -> Engine:
-    """An engine whose connections carry `clock` in their `info`. Nothing is opened yet; `create` may make the file."""
+def configured_sqlite(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """One with the settings of ours."""
+    driver = connect_sqlite(path, create=create)
     try:
-        if url.get_backend_name() == "sqlite":
-            connect = partial(connect_sqlite, Path(url.database or ""), create=create)
-            engine = create_engine(url, creator=connect, pool_size=4, max_overflow=32)
-            _sqlite_events(engine, clock)
-        else:
-            engine = create_engine(url, connect_args={"connect_timeout": CONNECT_TIMEOUT}, pool_pre_ping=True)
-            _postgres_events(engine, clock)
+        driver.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT * 1000)}")
+        driver.execute("PRAGMA journal_mode=WAL")
+        driver.execute("PRAGMA synchronous=NORMAL")
+        driver.execute("PRAGMA foreign_keys=ON")
+    except sqlite3.Error:
+        driver.close()
+        raise
+    return driver
+
+
+def open_pool(place: Place, clock: Callable[[], float]) -> Pool:
+    """Nothing is connected yet. Raises `DatabaseError` where the driver is not installed."""
+    return Pool(_postgres(place.url) if place.url is not None else _sqlite(place.path), clock)
+
+
+def _sqlite(path: Path | None) -> Driver:
+    assert path is not None
+    return Driver(
+        connect=partial(configured_sqlite, path),
+        errors=sqlite3.Error,
+        integrity=sqlite3.IntegrityError,
+        begin_writing="BEGIN IMMEDIATE",
+        begin_reading="BEGIN",
+        is_sqlite=True,
+    )
+
+
+def _postgres(url: str) -> Driver:
+    try:
+        psycopg = import_module("psycopg")
     except ModuleNotFoundError as error:
         raise DatabaseError(
             f"PostgreSQL needs the package {error.name}: pip install 'coordinator[postgres]'", exit_code=2
         ) from None
-    return engine
+    return Driver(
+        connect=partial(psycopg.connect, url, autocommit=True, connect_timeout=CONNECT_TIMEOUT),
+        errors=psycopg.Error,
+        integrity=psycopg.IntegrityError,
+        begin_writing=f"BEGIN; SELECT pg_advisory_xact_lock({POSTGRES_LOCK}), pg_notify('{CHANNEL}', '')",
+        begin_reading="BEGIN",
+        is_sqlite=False,
+        is_alive=_answers,
+    )
+
+
+def _answers(driver: Any) -> bool:
+    """Whether the server still knows an idle connection."""
+    try:
+        driver.execute("SELECT 1")
+    except Exception:  # a driver's
+        return False
+    return True
 
 
 def authorize_reading(action: int, first: str | None, second: str | None, *_where: str | None) -> int:
     """What `Database.query` lets SQLite do (an authorizer, asked when a statement is compiled)."""
     shows = action == sqlite3.SQLITE_PRAGMA and first in (SHOWING if second is None else ASKING)
     return sqlite3.SQLITE_OK if action in READING or shows else sqlite3.SQLITE_DENY
-
-
-def is_deferred(connection: Connection) -> bool:
-    return bool(connection.get_execution_options().get("deferred"))
-
-
-def _sqlite_events(engine: Engine, clock: Callable[[], float]) -> None:
-    @event.listens_for(engine, "connect")
-    def configure(driver: Any, record: Any) -> None:
-        record.info["clock"] = clock
-        driver.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT * 1000)}")
-        driver.execute("PRAGMA journal_mode=WAL")
-        driver.execute("PRAGMA synchronous=NORMAL")
-        driver.execute("PRAGMA foreign_keys=ON")
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        if is_deferred(connection):  # by the driver itself, for it cannot fail: Core takes longer than a short read
-            driver: Any = connection.connection.driver_connection
-            driver.execute("BEGIN")
-        else:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _postgres_events(engine: Engine, clock: Callable[[], float]) -> None:
-    @event.listens_for(engine, "connect")
-    def configure(driver: Any, record: Any) -> None:
-        record.info["clock"] = clock
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        if not is_deferred(connection):
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({POSTGRES_LOCK}), pg_notify('{CHANNEL}', '')")

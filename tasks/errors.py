@@ -4,8 +4,10 @@ StoreError
 ├─ DatabaseError      the database cannot be opened, upgraded, read or written; `.exit_code` is 2 where the person
 │                     named something unusable, else 1
 │  └─ DatabaseGone    its file was deleted or replaced under us: what was stored in it is lost
+├─ IntegrityError     a write that a rule of the schema refuses: a mistake in the program
 ├─ NotFound           no such session, task or agent (exit code 3)
 ├─ Ambiguous          more than one fits; `.candidates` lists them (exit code 2)
+├─ Exists             a session with this id is there already
 ├─ NameTaken          another agent of the session has this name
 ├─ IllegalMove        a change of status that the table of moves does not know: a mistake in the program
 ├─ Owned              another process owns the session; `.owner` says which
@@ -38,6 +40,10 @@ class DatabaseGone(DatabaseError):
     """The database's file was deleted or replaced while it was in use."""
 
 
+class IntegrityError(StoreError):
+    """A rule of the schema refuses what was to be written."""
+
+
 class NotFound(StoreError):
     """No such session, task or agent."""
 
@@ -53,6 +59,12 @@ class Ambiguous(StoreError):
         more = f" and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
         super().__init__(f"{ref!r} fits more than one: {', '.join(candidates[:SHOWN])}{more}")
         self.candidates = tuple(candidates)
+
+
+class Exists(StoreError):
+    """A session with this id is there already."""
+
+    exit_code = 2
 
 
 class NameTaken(StoreError):

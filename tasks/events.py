@@ -10,38 +10,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, select
-
+from tasks.connection import Connection
 from tasks.db import now_of
-from tasks.hot import insert_all
-from tasks.models import events
 from tasks.records import EventRecord
+from tasks.rows import EVENT
 
-_ADD = insert_all(events, without="id")
+_ADD = "INSERT INTO events (session_id, task_id, kind, data, at) VALUES (:session_id, :task_id, :kind, :data, :at)"
+_OF_KIND = f"SELECT {EVENT.columns} FROM events WHERE session_id = :session_id AND kind = :kind ORDER BY id"
 
 
 def add(conn: Connection, session_id: str, task_id: str | None, kind: str, data: Mapping[str, Any] | None = None) -> None:
-    _ADD.run(conn, session_id=session_id, task_id=task_id, kind=kind, data=data or {}, at=now_of(conn))
+    conn.execute(_ADD, session_id=session_id, task_id=task_id, kind=kind, data=data or {}, at=now_of(conn))
 
 
 def since(
     conn: Connection, id: int = 0, *, session_id: str | None = None, task_id: str | None = None, limit: int = 1000
 ) -> list[EventRecord]:
     """Events after `id`, oldest first, at most `limit`."""
-    query = select(events).where(events.c.id > id).order_by(events.c.id).limit(limit)
-    if session_id is not None:
-        query = query.where(events.c.session_id == session_id)
-    if task_id is not None:
-        query = query.where(events.c.task_id == task_id)
-    return [EventRecord(*row) for row in conn.execute(query)]
+    wanted = {name: value for name, value in (("session_id", session_id), ("task_id", task_id)) if value is not None}
+    fits = "".join(f" AND {name} = :{name}" for name in wanted)
+    query = f"SELECT {EVENT.columns} FROM events WHERE id > :id{fits} ORDER BY id LIMIT :limit"
+    return [EVENT(row) for row in conn.rows(query, id=id, limit=limit, **wanted)]
 
 
 def of_kind(conn: Connection, session_id: str, kind: str) -> list[EventRecord]:
     """All events of one kind in a session, oldest first."""
-    query = select(events).where(events.c.session_id == session_id, events.c.kind == kind).order_by(events.c.id)
-    return [EventRecord(*row) for row in conn.execute(query)]
+    return [EVENT(row) for row in conn.rows(_OF_KIND, session_id=session_id, kind=kind)]
 
 
 def last_id(conn: Connection) -> int:
     """The id of the newest event, 0 if there is none: where following begins."""
-    return conn.scalar(select(func.max(events.c.id))) or 0
+    return conn.value("SELECT max(id) FROM events") or 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from sqlalchemy import exc
-
 from tasks.errors import DatabaseError
 
 BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
@@ -22,9 +20,14 @@ _SQLITE = {
 _UNUSABLE = ("SQLITE_AUTH", "SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_PERM")
 
 
+def _cause(error: BaseException) -> BaseException:
+    """The driver's own, where what runs the revisions has wrapped it."""
+    return getattr(error, "orig", None) or error
+
+
 def code_of(error: BaseException) -> str:
     """SQLite's name of the primary error code, as far as the driver tells one ("SQLITE_BUSY"), else ""."""
-    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    cause = _cause(error)
     name = getattr(cause, "sqlite_errorname", None) or ""
     return "_".join(name.split("_")[:2])
 
@@ -38,6 +41,6 @@ def explain(error: BaseException, name: str) -> DatabaseError:
     code = code_of(error)
     if code in _SQLITE:
         return DatabaseError(f"the database {name} {_SQLITE[code]}", exit_code=2 if code in _UNUSABLE else 1)
-    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    cause = _cause(error)
     first_line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     return DatabaseError(f"the database {name} gave an error: {first_line}")

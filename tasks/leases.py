@@ -15,35 +15,34 @@ import os
 import socket
 from functools import cache
 
-from sqlalchemy import Connection, bindparam, select, update
-
+from tasks.connection import Connection
 from tasks.errors import Fenced, NotFound, Owned
-from tasks.hot import Hot
-from tasks.models import sessions, tasks
 from tasks.records import Owner, SessionRecord
+from tasks.rows import SESSION
 from tasks.states import TaskStatus
 
 TTL = 10.0  # seconds
 START_TOLERANCE = 2.0  # seconds: start times are computed from the boot time, which a time service shifts a little
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
-_FENCE = Hot(select(sessions.c.fence).where(sessions.c.id == bindparam("session_id")).with_for_update(read=True))
+_FENCE = "SELECT fence FROM sessions WHERE id = :session_id"
+_MINE = "id = :session_id AND fence = :of_fence"
 
 
 def acquire(conn: Connection, session_id: str, owner: Owner, now: float, ttl: float = TTL) -> int:
     """Make `owner` the owner and return the new fence. Pending tasks come along. Raises `NotFound`, `Owned`."""
-    row = conn.execute(select(sessions).where(sessions.c.id == session_id).with_for_update()).first()
+    row = conn.row(f"SELECT {SESSION.columns} FROM sessions WHERE id = :id{conn.updating}", id=session_id)
     if row is None:
         raise NotFound(f"no session {session_id}")
-    session = SessionRecord.from_row(row)
+    session = SESSION(row)
     if not _free(session, owner, now):
         raise Owned(session_id, session.owner)
     fence = session.fence + 1
     lease = {"heartbeat_at": now, "lease_expires_at": now + ttl}
     mine = {"owner_pid": owner.pid, "owner_started_at": owner.started_at, "owner_host": owner.host, "fence": fence}
-    conn.execute(update(sessions).where(sessions.c.id == session_id).values(**mine, **lease))
-    pending = (tasks.c.session_id == session_id) & (tasks.c.status == TaskStatus.PENDING)
-    conn.execute(update(tasks).where(pending).values(fence=fence))
+    conn.set("sessions", mine | lease, "id = :session_id", session_id=session_id)
+    pending = "session_id = :session_id AND status = :pending"
+    conn.set("tasks", {"fence": fence}, pending, session_id=session_id, pending=TaskStatus.PENDING)
     return fence
 
 
@@ -55,22 +54,20 @@ def _free(session: SessionRecord, owner: Owner, now: float) -> bool:
 
 def renew(conn: Connection, session_id: str, fence: int, now: float, ttl: float = TTL) -> None:
     """A heartbeat. Raises `Fenced`."""
-    mine = (sessions.c.id == session_id) & (sessions.c.fence == fence) & sessions.c.owner_pid.is_not(None)
-    changed = conn.execute(update(sessions).where(mine).values(heartbeat_at=now, lease_expires_at=now + ttl))
-    if changed.rowcount != 1:
+    lease = {"heartbeat_at": now, "lease_expires_at": now + ttl}
+    if conn.set("sessions", lease, f"{_MINE} AND owner_pid IS NOT NULL", session_id=session_id, of_fence=fence) != 1:
         raise Fenced(f"session {session_id} has another owner by now")
 
 
 def release(conn: Connection, session_id: str, fence: int) -> bool:
     """Give the session back; False if it was not ours any more."""
     nobody = {"owner_pid": None, "owner_started_at": None, "owner_host": None, "lease_expires_at": None}
-    mine = (sessions.c.id == session_id) & (sessions.c.fence == fence)
-    return conn.execute(update(sessions).where(mine).values(**nobody)).rowcount == 1
+    return conn.set("sessions", dict(nobody), _MINE, session_id=session_id, of_fence=fence) == 1
 
 
 def check(conn: Connection, session_id: str, fence: int) -> None:
     """Raise `Fenced` unless `fence` is the session's own. Holds until the end of the transaction."""
-    current = _FENCE.number(conn, session_id=session_id)
+    current = conn.value(f"{_FENCE}{conn.sharing}", session_id=session_id)
     if current != fence:
         raise Fenced(f"session {session_id} " + ("is gone" if current is None else "has another owner by now"))
 

@@ -7,11 +7,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, bindparam, cast, func, select, update
-
+from tasks.connection import Connection
 from tasks.db import now_of
-from tasks.hot import Hot, insert_all
-from tasks.models import model_calls as table
 
 _FIGURES = (
     "input_tokens",
@@ -21,13 +18,8 @@ _FIGURES = (
     "output_tokens",
     "cost_usd",
 )
-_KEYS = {"session": table.c.session_id, "agent": table.c.agent_id, "task": table.c.task_id, "model": table.c.model}
-_BOOK = insert_all(table)
-_AGAIN = Hot(
-    update(table)
-    .where(table.c.response_id == bindparam("id"))
-    .values({name: bindparam(name, type_=table.c[name].type) for name in ("model", *_FIGURES)})
-)
+_AGAIN = f"UPDATE model_calls SET {', '.join(f'{name} = :{name}' for name in ('model', *_FIGURES))} WHERE response_id = :id"
+_SUMS = ", ".join(f"coalesce(sum({name}), 0)" for name in _FIGURES)
 DAY = 86_400.0  # seconds
 
 
@@ -74,10 +66,10 @@ def book(
         "cost_usd": cost_usd,
     }
     id = response_id or f"none-{uuid.uuid4().hex}"
-    if _AGAIN.run(conn, id=id, **figures).rowcount:
+    if conn.changed(_AGAIN, id=id, **figures):
         return False
     whose = {"response_id": id, "session_id": session_id, "agent_id": agent_id, "task_id": task_id, "purpose": purpose}
-    _BOOK.run(conn, **figures, **whose, at=now_of(conn) if at is None else at)
+    conn.insert("model_calls", figures | whose | {"at": now_of(conn) if at is None else at})
     return True
 
 
@@ -92,17 +84,14 @@ def sums(
 ) -> list[Totals]:
     """Totals by "session", "agent", "task", "model" or "day" (UTC, as `2026-12-31`), in the order of their keys;
     without `by` one for all of it."""
-    key = _key(by)
-    columns = [func.coalesce(func.sum(table.c[name]), 0).label(name) for name in _FIGURES]
-    known = func.count(table.c.cost_usd)
-    query = select(key.label("key"), func.count().label("calls"), known.label("known"), *columns).group_by(key).order_by(key)
-    for column, value in ((table.c.session_id, session_id), (table.c.agent_id, agent_id), (table.c.task_id, task_id)):
-        if value is not None:
-            query = query.where(column == value)
-    if since is not None:
-        query = query.where(table.c.at >= since)
-    found = [_totals(dict(row._mapping), by) for row in conn.execute(query)]
-    return found if by is not None or found else [Totals()]
+    wanted = {"session_id": session_id, "agent_id": agent_id, "task_id": task_id}
+    fits = [f"{name} = :{name}" for name, value in wanted.items() if value is not None]
+    fits += ["at >= :since"] if since is not None else []
+    known = {name: value for name, value in (wanted | {"since": since}).items() if value is not None}
+    query = f"SELECT {_key(by)}, count(*), count(cost_usd), {_SUMS} FROM model_calls"
+    query += f" WHERE {' AND '.join(fits)}" if fits else ""
+    query += " GROUP BY 1 ORDER BY 1" if by is not None else ""
+    return [_totals(row, by) for row in conn.rows(query, **known)]
 
 
 def total(conn: Connection, *, session_id: str | None = None) -> Totals:
@@ -110,17 +99,22 @@ def total(conn: Connection, *, session_id: str | None = None) -> Totals:
     return sums(conn, session_id=session_id)[0]
 
 
-def _key(by: str | None) -> ColumnElement[Any]:
+def _key(by: str | None) -> str:
     if by is None:
-        return cast("", Text)
-    return func.floor(table.c.at / DAY) if by == "day" else _KEYS[by]
+        return "''"
+    return (
+        f"floor(at / {DAY})"
+        if by == "day"
+        else {"session": "session_id", "agent": "agent_id", "task": "task_id", "model": "model"}[by]
+    )
 
 
-def _totals(row: dict[str, Any], by: str | None) -> Totals:
+def _totals(row: tuple[Any, ...], by: str | None) -> Totals:
     from datetime import UTC, datetime
 
-    cost, known = float(row.pop("cost_usd")), row.pop("known")
-    key = row.pop("key")
+    key, calls, known, *figures = row
     name = datetime.fromtimestamp(float(key) * DAY, UTC).date().isoformat() if by == "day" else str(key or "")
-    counts = {field: int(value) for field, value in row.items()}
-    return Totals(key=name, cost_usd=cost if known == row["calls"] else None, known_cost_usd=cost, **counts)
+    sums = dict(zip(_FIGURES, figures, strict=True))
+    cost = float(sums.pop("cost_usd"))
+    counts = {field: int(value) for field, value in sums.items()}
+    return Totals(key=name, calls=calls, cost_usd=cost if known == calls else None, known_cost_usd=cost, **counts)

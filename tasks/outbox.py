@@ -13,24 +13,16 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
-
 from tasks import notifications
+from tasks.connection import Connection, among
 from tasks.db import now_of
-from tasks.hot import Hot, insert_all
-from tasks.models import deliveries as table
-from tasks.models import tasks
 from tasks.records import Delivery, DeliveryKind, DeliveryStatus, TaskRecord
+from tasks.rows import DELIVERY, TASK
 
-_INSERT = insert_all(table, without="position")
-_WAITING = (
-    select(table)
-    .where(table.c.agent_id == bindparam("agent_id"), table.c.status == DeliveryStatus.WAITING)
-    .order_by(table.c.position)
-)
-_ANY_WAITING = Hot(
-    select(table.c.position).where(table.c.agent_id == bindparam("agent_id"), table.c.status == DeliveryStatus.WAITING).limit(1)
-)
+_WAITS = f"agent_id = :agent_id AND status = '{DeliveryStatus.WAITING}'"
+_ANY_WAITING = f"SELECT position FROM deliveries WHERE {_WAITS} LIMIT 1"
+_WAITING = f"SELECT {DELIVERY.columns} FROM deliveries WHERE {_WAITS} ORDER BY position"
+_REDIRECT = f"UPDATE deliveries SET agent_id = :to WHERE {_WAITS} AND kind = '{DeliveryKind.NOTIFICATION}'"
 
 
 def send(conn: Connection, *, session_id: str, agent_id: str, body: str, sender: str | None) -> Delivery:
@@ -59,14 +51,12 @@ def notification_id(task_id: str) -> str:
 
 def _insert(conn: Connection, **values: object) -> None:
     row = {"task_id": None, "sender": None, "body": None, "why": None, "consumed_seq": None, "settled_at": None}
-    _INSERT.run(conn, **(row | values | {"status": DeliveryStatus.WAITING, "created_at": now_of(conn)}))
+    conn.insert("deliveries", row | values | {"status": DeliveryStatus.WAITING, "created_at": now_of(conn)})
 
 
 def waiting(conn: Connection, agent_id: str) -> list[Delivery]:
     """What the agent must read, oldest first."""
-    if _ANY_WAITING.number(conn, agent_id=agent_id) is None:
-        return []
-    return _records(conn, conn.execute(_WAITING, {"agent_id": agent_id}).all())
+    return _records(conn, conn.rows(_WAITING, agent_id=agent_id))
 
 
 def deliveries(
@@ -79,23 +69,24 @@ def deliveries(
     ids: Sequence[str] | None = None,
 ) -> list[Delivery]:
     """All deliveries that fit, oldest first."""
-    query = select(table).order_by(table.c.position)
     wanted = {"session_id": session_id, "agent_id": agent_id, "kind": kind, "status": status}
-    for column, value in wanted.items():
-        if value is not None:
-            query = query.where(table.c[column] == value)
+    known: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    fits = [f"{name} = :{name}" for name in known]
     if ids is not None:
-        query = query.where(table.c.id.in_(ids))
-    return _records(conn, conn.execute(query).all())
+        named, values = among("id", ids)
+        fits, known = [*fits, named], known | values
+    query = f"SELECT {DELIVERY.columns} FROM deliveries WHERE {' AND '.join(fits) or '1 = 1'} ORDER BY position"
+    return _records(conn, conn.rows(query, **known))
 
 
 def consume(conn: Connection, agent_id: str, ids: Sequence[str], seq: int | None) -> None:
     """Mark deliveries of `agent_id` as held by its message `seq`; what was settled before stays as it was."""
-    mine = (table.c.id.in_(ids)) & (table.c.agent_id == agent_id) & (table.c.status == DeliveryStatus.WAITING)
+    named, values = among("id", ids)
     settled = {"status": DeliveryStatus.CONSUMED, "consumed_seq": seq, "settled_at": now_of(conn)}
-    conn.execute(update(table).where(mine).values(**settled))
-    ended = select(table.c.task_id).where(table.c.id.in_(ids), table.c.kind == DeliveryKind.NOTIFICATION)
-    conn.execute(update(tasks).where(tasks.c.id.in_(ended)).values(notified=True))
+    mine = f"{named} AND agent_id = :agent_id AND status = '{DeliveryStatus.WAITING}'"
+    conn.set("deliveries", settled, mine, agent_id=agent_id, **values)
+    ended = f"SELECT task_id FROM deliveries WHERE {named} AND kind = '{DeliveryKind.NOTIFICATION}'"
+    conn.set("tasks", {"notified": True}, f"id IN ({ended})", **values)
 
 
 def return_undelivered(conn: Connection, agent_id: str, why: str) -> list[Delivery]:
@@ -104,27 +95,27 @@ def return_undelivered(conn: Connection, agent_id: str, why: str) -> list[Delive
     if not found:
         return []
     settled = {"status": DeliveryStatus.UNDELIVERED, "why": why, "settled_at": now_of(conn)}
-    conn.execute(update(table).where(table.c.id.in_(found)).values(**settled))
+    named, values = among("id", found)
+    conn.set("deliveries", settled, named, **values)
     return deliveries(conn, ids=found)
 
 
 def redirect_notifications(conn: Connection, agent_id: str, to: str) -> None:
     """Give the notifications that wait for an agent to another: its own runs are over."""
-    if _ANY_WAITING.number(conn, agent_id=agent_id) is None:
-        return
-    mine = (table.c.agent_id == agent_id) & (table.c.status == DeliveryStatus.WAITING)
-    conn.execute(update(table).where(mine, table.c.kind == DeliveryKind.NOTIFICATION).values(agent_id=to))
+    if conn.row(_ANY_WAITING, agent_id=agent_id) is not None:
+        conn.execute(_REDIRECT, agent_id=agent_id, to=to)
 
 
 def _records(conn: Connection, rows: Sequence[Sequence[object]]) -> list[Delivery]:
-    found = [dict(zip(table.c.keys(), row, strict=True)) for row in rows]
+    found = [DELIVERY(row) for row in rows]
     ended = {row["task_id"] for row in found if row["kind"] == DeliveryKind.NOTIFICATION}
-    query = select(tasks).where(tasks.c.id.in_(ended))
-    by_id = {row[0]: TaskRecord.from_row(row) for row in conn.execute(query)} if ended else {}
+    named, values = among("id", ended)
+    by_id = (
+        {row[0]: TASK(row) for row in conn.rows(f"SELECT {TASK.columns} FROM tasks WHERE {named}", **values)} if ended else {}
+    )
     return [_record(row, by_id.get(row["task_id"])) for row in found]
 
 
 def _record(row: dict[str, Any], task: TaskRecord | None) -> Delivery:
-    kind, status = DeliveryKind(row.pop("kind")), DeliveryStatus(row.pop("status"))
     body = notifications.render(notifications.from_task(task)) if task is not None else row["body"] or ""
-    return Delivery(kind=kind, status=status, **(row | {"body": body}))
+    return Delivery(**(row | {"body": body}))

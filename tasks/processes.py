@@ -5,12 +5,11 @@ A row is a claim about a pid at a start time on a host; whoever acts on it looks
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, insert, select
-
+from tasks.connection import Connection
 from tasks.db import now_of
 from tasks.leases import this_host
-from tasks.models import processes as table
 from tasks.records import ProcessRecord
+from tasks.rows import PROCESS
 
 
 def add(
@@ -28,20 +27,18 @@ def add(
     where = host or this_host()
     remove(conn, pid, started_at, host=where)
     row = {"pid": pid, "started_at": started_at, "host": where, "marker": marker, "command": command}
-    conn.execute(insert(table), row | {"session_id": session_id, "task_id": task_id, "added_at": now_of(conn)})
+    conn.insert("processes", row | {"session_id": session_id, "task_id": task_id, "added_at": now_of(conn)})
 
 
 def remove(conn: Connection, pid: int, started_at: float, *, host: str | None = None) -> bool:
     """Forget a tree that has ended; False if it was not there."""
-    same = (table.c.pid == pid) & (table.c.started_at == started_at) & (table.c.host == (host or this_host()))
-    return conn.execute(delete(table).where(same)).rowcount == 1
+    same = "DELETE FROM processes WHERE pid = :pid AND started_at = :started_at AND host = :host"
+    return conn.changed(same, pid=pid, started_at=started_at, host=host or this_host()) == 1
 
 
 def list_processes(conn: Connection, *, session_id: str | None = None, task_id: str | None = None) -> list[ProcessRecord]:
     """Trees on record, oldest first."""
-    query = select(table).order_by(table.c.added_at, table.c.pid)
-    if session_id is not None:
-        query = query.where(table.c.session_id == session_id)
-    if task_id is not None:
-        query = query.where(table.c.task_id == task_id)
-    return [ProcessRecord(*row) for row in conn.execute(query)]
+    wanted = {name: value for name, value in (("session_id", session_id), ("task_id", task_id)) if value is not None}
+    fits = " AND ".join(f"{name} = :{name}" for name in wanted) or "1 = 1"
+    query = f"SELECT {PROCESS.columns} FROM processes WHERE {fits} ORDER BY added_at, pid"
+    return [PROCESS(row) for row in conn.rows(query, **wanted)]

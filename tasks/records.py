@@ -1,6 +1,6 @@
 """What the store gives and takes, as frozen values. Times are seconds since the epoch, UTC; durations are seconds.
 
-Field order is column order, so that a row becomes a record without a look at names; a test holds it.
+Field order is column order, so that a row becomes a record without a look at names (`rows.py`); a test holds it.
 """
 
 from __future__ import annotations
@@ -67,12 +67,6 @@ class SessionRecord:
     heartbeat_at: float | None
     lease_expires_at: float | None
     fence: int
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> SessionRecord:
-        values = list(row)
-        values[6] = SessionStatus(row[6])
-        return cls(*values)
 
     @property
     def owner(self) -> Owner | None:
@@ -195,12 +189,6 @@ class TaskRecord:
     activities: Sequence[str]
     last_activity_at: float | None
     denied: Sequence[str] | None
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> TaskRecord:
-        values = list(row)
-        values[5:7] = TaskType(row[5]), TaskStatus(row[6])
-        return cls(*values)
 
     @property
     def owner(self) -> Owner | None:
@@ -345,9 +333,3 @@ class ApprovalRecord:
     answered_by: str | None
     note: str | None
     rule: str | None
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> ApprovalRecord:
-        values = list(row)
-        values[13] = ApprovalStatus(row[13])
-        return cls(*values)

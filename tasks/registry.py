@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, and_, bindparam, func, insert, literal, or_, select, update
-
 from tasks import agents, events, leases, outbox
+from tasks.connection import Connection, among
 from tasks.db import now_of
 from tasks.errors import Ambiguous, Fenced, IllegalMove, NotFound
-from tasks.hot import Hot
 from tasks.ids import new_id
-from tasks.models import Big, CleanText, sessions, tasks
-from tasks.models import agents as agents_table
 from tasks.records import AgentRecord, Attempt, Delivery, Ended, NewTask, Owner, SessionStatus, TaskRecord
+from tasks.rows import TASK
 from tasks.states import INTERRUPTED, LIVE, TaskStatus, sources
 
 ACTIVITIES = 5  # kept
@@ -35,43 +32,24 @@ _AS_ASKED = (
 )  # fmt: skip
 _OF_AN_END = ("result", "error", "error_class", "retryable", "end_reason")
 
-_INSERT = Hot(insert(tasks).inline().values({c.name: bindparam(c.name, type_=c.type) for c in tasks.c}))
-_GET = select(tasks).where(tasks.c.id == bindparam("task_id"))
-_KNOWN = Hot(select(tasks.c.attempt).where(tasks.c.id == bindparam("task_id")))
-_SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == tasks.c.session_id).scalar_subquery()
-_UNFENCED = or_(tasks.c.fence.is_(None), tasks.c.fence == _SESSION_FENCE)
-_STILL_RUNS = and_(
-    tasks.c.id == bindparam("task_id"),
-    tasks.c.attempt == bindparam("of_attempt"),
-    tasks.c.status == TaskStatus.RUNNING,
-    _UNFENCED,
-)
-_RUNS = Hot(select(tasks.c.attempt).where(_STILL_RUNS).with_for_update(read=True))
-_WRITING = and_(
-    tasks.c.id == bindparam("task_id"),
-    tasks.c.attempt == bindparam("of_attempt"),
-    or_(tasks.c.status == TaskStatus.RUNNING, tasks.c.status == TaskStatus.KILLED),
-    _UNFENCED,
-)
-_WRITES = Hot(select(tasks.c.attempt).where(_WRITING).with_for_update(read=True))
+_GET = f"SELECT {TASK.columns} FROM tasks WHERE id = :task_id"
+_KNOWN = "SELECT attempt FROM tasks WHERE id = :task_id"
+_UNFENCED = "(tasks.fence IS NULL OR tasks.fence = (SELECT s.fence FROM sessions s WHERE s.id = tasks.session_id))"
+_OF_ATTEMPT = f"tasks.id = :task_id AND tasks.attempt = :of_attempt AND {_UNFENCED}"
+_STILL_RUNS = f"{_OF_ATTEMPT} AND tasks.status = '{TaskStatus.RUNNING}'"
+_RUNS = f"SELECT tasks.attempt FROM tasks WHERE {_STILL_RUNS}"
 # A condition for statements of other tables, with the parameters `task_id` and `of_attempt`: as `check_run(or_killed=True)`,
 # without a statement of its own.
-MAY_WRITE = select(tasks.c.attempt).where(_WRITING).exists()
-_PROGRESS = Hot(
-    update(tasks)
-    .where(_STILL_RUNS)
-    .values(
-        tool_uses=bindparam("tool_uses"),
-        input_tokens=bindparam("input_tokens"),
-        output_tokens=bindparam("output_tokens"),
-        cache_read_tokens=func.coalesce(bindparam("cache_read_tokens", type_=Big), tasks.c.cache_read_tokens),
-        cache_write_tokens=func.coalesce(bindparam("cache_write_tokens", type_=Big), tasks.c.cache_write_tokens),
-        cost_usd=bindparam("cost_usd"),
-        activities=bindparam("activities"),
-        model=func.coalesce(bindparam("model", type_=CleanText), tasks.c.model),
-        last_activity_at=bindparam("now"),
-    )
+MAY_WRITE = (
+    f"SELECT tasks.attempt FROM tasks WHERE {_OF_ATTEMPT} AND tasks.status IN ('{TaskStatus.RUNNING}', '{TaskStatus.KILLED}')"
 )
+_PROGRESS = f"""
+    UPDATE tasks SET
+        tool_uses = :tool_uses, input_tokens = :input_tokens, output_tokens = :output_tokens,
+        cache_read_tokens = coalesce(:cache_read_tokens, cache_read_tokens),
+        cache_write_tokens = coalesce(:cache_write_tokens, cache_write_tokens),
+        cost_usd = :cost_usd, activities = :activities, model = coalesce(:model, model), last_activity_at = :now
+    WHERE {_STILL_RUNS}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +80,12 @@ def create(conn: Connection, new: NewTask) -> TaskRecord:
     asking once. Raises `NameTaken`, `NotFound` (the task it continues), `Fenced`."""
     if new.fence is not None:
         leases.check(conn, new.session_id, new.fence)
-    if new.id is not None and _KNOWN.number(conn, task_id=new.id) is not None:
+    if new.id is not None and conn.row(_KNOWN, task_id=new.id) is not None:
         return get(conn, new.id)
     id = new.id or _unused_id(conn, new)
     agent = _agent_for(conn, new, id)
     asked = {name: getattr(new, name) for name in _AS_ASKED}
-    _INSERT.run(conn, **(_BLANK | asked | _of_agent(agent, new) | {"id": id, "created_at": now_of(conn)}))
+    conn.insert("tasks", _BLANK | asked | _of_agent(agent, new) | {"id": id, "created_at": now_of(conn)})
     data = {"type": new.type, "description": new.description, "asked_by": new.asked_by}
     events.add(conn, new.session_id, id, "task_created", data)
     return get(conn, id)
@@ -121,7 +99,7 @@ def asked_by(conn: Connection, session_id: str, call_id: str) -> TaskRecord | No
     return None if id is None else find(conn, id)
 
 
-_BLANK: dict[str, object] = dict.fromkeys(tasks.c.keys()) | {
+_BLANK: dict[str, object] = dict.fromkeys(TASK.names) | {
     "status": TaskStatus.PENDING,
     "notified": False,
     "attempt": 0,
@@ -251,18 +229,16 @@ def _move(
     """The one guarded UPDATE of a status. With `of_attempt` only this run of the task, unfenced, may make the move."""
     statement = _move_from(tuple(sorted(from_states)), of_attempt is not None, tuple(values))
     run = {} if of_attempt is None else {"of_attempt": of_attempt}
-    return bool(statement.run(conn, task_id=task_id, target=target, **run, **values).rowcount == 1)
+    return conn.changed(statement, task_id=task_id, target=target, **run, **values) == 1
 
 
 @cache
-def _move_from(from_states: tuple[TaskStatus, ...], of_attempt: bool, names: tuple[str, ...]) -> Hot:
-    """The statement of `_move` that sets the columns `names`: there are few, and building one costs more than it does."""
-    guards = [tasks.c.id == bindparam("task_id"), or_(*(tasks.c.status == state for state in from_states))]
-    if of_attempt:
-        guards += [tasks.c.attempt == bindparam("of_attempt"), _UNFENCED]
-    target = bindparam("target", type_=CleanText)
-    values = {name: bindparam(name, type_=tasks.c[name].type) for name in names}
-    return Hot(update(tasks).where(*guards).values(status=target, **values))
+def _move_from(from_states: tuple[TaskStatus, ...], of_attempt: bool, names: tuple[str, ...]) -> str:
+    """The statement of `_move` that sets the columns `names` besides the status."""
+    states = ", ".join(f"'{state}'" for state in from_states)
+    guard = _OF_ATTEMPT if of_attempt else "tasks.id = :task_id"
+    also = "".join(f", {name} = :{name}" for name in names)
+    return f"UPDATE tasks SET status = :target{also} WHERE {guard} AND tasks.status IN ({states})"
 
 
 def _whom_to_tell(conn: Connection, task: TaskRecord) -> str:
@@ -282,7 +258,8 @@ def request_stop(conn: Connection, task_id: str, *, by: str, wrap_up: float | No
     without one overrides. False if it has ended. Raises `NotFound`."""
     task = get(conn, task_id)
     wish = {"stop_requested_at": now_of(conn), "stop_requested_by": by, "stop_wrap_up": wrap_up}
-    if not conn.execute(update(tasks).where(tasks.c.id == task_id, tasks.c.status.in_(LIVE)).values(**wish)).rowcount:
+    lives, states = among("status", sorted(LIVE))
+    if not conn.set("tasks", wish, f"id = :task_id AND {lives}", task_id=task_id, **states):
         return False
     events.add(conn, task.session_id, task_id, "task_stop_requested", {"by": by, "wrap_up": wrap_up})
     return True
@@ -290,8 +267,8 @@ def request_stop(conn: Connection, task_id: str, *, by: str, wrap_up: float | No
 
 def attach_partial(conn: Connection, task_id: str, result: str) -> bool:
     """Add what a killed task had written so far; only once, and only to a killed one."""
-    killed = (tasks.c.id == task_id) & (tasks.c.status == TaskStatus.KILLED) & tasks.c.result.is_(None)
-    return conn.execute(update(tasks).where(killed).values(result=result)).rowcount == 1
+    killed = f"id = :task_id AND status = '{TaskStatus.KILLED}' AND result IS NULL"
+    return conn.set("tasks", {"result": result}, killed, task_id=task_id) == 1
 
 
 def progress(
@@ -310,8 +287,8 @@ def progress(
 ) -> bool:
     """Store where a run stands: absolute figures, the last activities (5 are kept) and a sign of life. None leaves
     `model` and the cache figures as they are; a `cost_usd` of None means unknown. False if the run is stale."""
-    changed = _PROGRESS.run(
-        conn,
+    changed = conn.changed(
+        _PROGRESS,
         task_id=task_id,
         of_attempt=attempt,
         tool_uses=tool_uses,
@@ -324,14 +301,15 @@ def progress(
         cache_write_tokens=cache_write_tokens,
         now=now_of(conn),
     )
-    return bool(changed.rowcount == 1)
+    return changed == 1
 
 
 def check_run(conn: Connection, run: Attempt, *, or_killed: bool = False) -> None:
     """Raise `Fenced` unless this attempt still runs. For other writes of a run: in their transaction, it makes them as
     safe from a stale run as `progress` and `finish` are. `or_killed` lets one that was killed go on: it still writes how
     it was interrupted."""
-    if (_WRITES if or_killed else _RUNS).number(conn, task_id=run.task_id, of_attempt=run.number) is None:
+    statement = f"{MAY_WRITE if or_killed else _RUNS}{conn.sharing}"
+    if conn.row(statement, task_id=run.task_id, of_attempt=run.number) is None:
         raise Fenced(f"attempt {run.number} of task {run.task_id} does not run any more")
 
 
@@ -349,12 +327,12 @@ def annotate(
     given = {"cwd": cwd, "worktree": worktree, "branch": branch, "output_file": output_file, "model": model}
     known = {name: value for name, value in given.items() if value is not None}
     if known:
-        conn.execute(update(tasks).where(tasks.c.id == task_id).values(**known))
+        conn.set("tasks", dict(known), "id = :task_id", task_id=task_id)
 
 
 def find(conn: Connection, task_id: str) -> TaskRecord | None:
-    row = conn.execute(_GET, {"task_id": task_id}).first()
-    return None if row is None else TaskRecord.from_row(row)
+    row = conn.row(_GET, task_id=task_id)
+    return None if row is None else TASK(row)
 
 
 def get(conn: Connection, task_id: str) -> TaskRecord:
@@ -366,24 +344,26 @@ def get(conn: Connection, task_id: str) -> TaskRecord:
 
 def list_tasks(conn: Connection, wanted: TaskFilter = TaskFilter()) -> list[TaskRecord]:
     """The tasks that fit, oldest first."""
-    long = {"prompt": "", "result": None} if not wanted.texts else {}
-    columns: list[ColumnElement[Any]] = [
-        _constant(column.name, long[column.name]) if column.name in long else column for column in tasks.c
-    ]
-    query = select(*columns).order_by(tasks.c.created_at, tasks.c.id)
+    columns = _ALL if wanted.texts else _SHORT
+    fits: list[str] = []
+    known: dict[str, Any] = {}
+    within = ""
     if wanted.session_id is not None:
-        query = query.where(tasks.c.session_id == wanted.session_id)
+        fits, known = ["tasks.session_id = :session_id"], {"session_id": wanted.session_id}
     elif not wanted.ended_sessions:
-        query = query.join(sessions, sessions.c.id == tasks.c.session_id).where(sessions.c.status == SessionStatus.OPEN)
+        within = " JOIN sessions ON sessions.id = tasks.session_id"
+        fits = [f"sessions.status = '{SessionStatus.OPEN}'"]
     if wanted.agent_id is not None:
-        query = query.where(tasks.c.agent_id == wanted.agent_id)
+        fits, known = [*fits, "tasks.agent_id = :agent_id"], known | {"agent_id": wanted.agent_id}
     if wanted.statuses:
-        query = query.where(tasks.c.status.in_(wanted.statuses))
-    return [TaskRecord.from_row(row) for row in conn.execute(query)]
+        stored, states = among("tasks.status", wanted.statuses)
+        fits, known = [*fits, stored], known | states
+    query = f"SELECT {columns} FROM tasks{within} WHERE {' AND '.join(fits) or '1 = 1'} ORDER BY tasks.created_at, tasks.id"
+    return [TASK(row) for row in conn.rows(query, **known)]
 
 
-def _constant(name: str, value: str | None) -> ColumnElement[Any]:
-    return literal(value, Text).label(name)
+_ALL = TASK.of("tasks")
+_SHORT = _ALL.replace("tasks.prompt", "''").replace("tasks.result,", "NULL,")
 
 
 def live(conn: Connection, session_id: str) -> list[TaskRecord]:
@@ -396,7 +376,7 @@ def resolve(conn: Connection, ref: str, session_id: str | None = None) -> TaskRe
     Raises `NotFound`, `Ambiguous`."""
     if (task := find(conn, ref)) is not None and session_id in (None, task.session_id):
         return task
-    if not conn.scalar(select(agents_table.c.id).where(agents_table.c.name == ref).limit(1)):
+    if conn.row("SELECT id FROM agents WHERE name = :name LIMIT 1", name=ref) is None:
         begun = _that_begin(conn, ref, session_id)
         if len(begun) > 1:
             raise Ambiguous(ref, [task.id for task in begun])
@@ -411,10 +391,9 @@ def resolve(conn: Connection, ref: str, session_id: str | None = None) -> TaskRe
 def _that_begin(conn: Connection, ref: str, session_id: str | None) -> list[TaskRecord]:
     if not ref:
         return []
-    query = select(tasks).where(func.substr(tasks.c.id, 1, len(ref)) == ref).order_by(tasks.c.id)
-    if session_id is not None:
-        query = query.where(tasks.c.session_id == session_id)
-    return [TaskRecord.from_row(row) for row in conn.execute(query)]
+    within, known = (" AND session_id = :session_id", {"session_id": session_id}) if session_id is not None else ("", {})
+    query = f"SELECT {TASK.columns} FROM tasks WHERE {conn.begins('id')}{within} ORDER BY id"
+    return [TASK(row) for row in conn.rows(query, ref=ref, **known)]
 
 
 def shown_status(task: TaskRecord, session_owner_gone: bool) -> str:

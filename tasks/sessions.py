@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, literal, select, update
-
 from tasks import agents, events, leases, outbox, registry
+from tasks.connection import Connection
 from tasks.db import now_of
-from tasks.errors import Ambiguous, NotFound, Owned
+from tasks.errors import Ambiguous, Exists, NotFound, Owned
 from tasks.ids import new_session_id
-from tasks.models import agents as agents_table
-from tasks.models import messages, steps
-from tasks.models import sessions as table
 from tasks.records import AgentRecord, SessionRecord, SessionStatus
+from tasks.rows import SESSION
+
+_SELECT = f"SELECT {SESSION.columns} FROM sessions"
+_BY_ID = f"{_SELECT} WHERE id = :id"
+# What a fork takes along: the whole conversation, the parts of its last turn (their numbers are given anew), its next place.
+_COPIES = (
+    "INSERT INTO messages (agent_id, seq, id, task_id, role, kind, meta, content, extra, at) "
+    "SELECT :new, seq, id, task_id, role, kind, meta, content, extra, at FROM messages WHERE agent_id = :origin ORDER BY seq",
+    "INSERT INTO steps (agent_id, message_id, kind, part, content, model, at) "
+    "SELECT :new, message_id, kind, part, content, model, at FROM steps WHERE agent_id = :origin ORDER BY id",
+    "UPDATE agents SET next_seq = (SELECT a.next_seq FROM agents a WHERE a.id = :origin) WHERE id = :new",
+)
 
 
 def create(
@@ -28,13 +36,14 @@ def create(
     parent_id: str | None = None,
     title: str | None = None,
 ) -> SessionRecord:
-    """A new open session that nobody owns yet, with its coordinator's agent. `id` None draws one; one that exists
-    raises the database's `IntegrityError`."""
+    """A new open session that nobody owns yet, with its coordinator's agent. `id` None draws one. Raises `Exists`."""
+    if id is not None and find(conn, id) is not None:
+        raise Exists(f"there is a session {id} already")
     now = now_of(conn)
     session_id = id or _unused_id(conn)
     row = {"parent_id": parent_id, "goal": goal, "cwd": cwd, "model": model, "options": options, "title": title}
     stamp = {"status": SessionStatus.OPEN, "created_at": now, "updated_at": now, "fence": 0}
-    conn.execute(insert(table), row | stamp | {"id": session_id})
+    conn.insert("sessions", row | stamp | {"id": session_id})
     agents.create(conn, AgentRecord(id=session_id, session_id=session_id, model=model, cwd=cwd, is_coordinator=True))
     events.add(conn, session_id, None, "session_created", {"goal": goal})
     return get(conn, session_id)
@@ -47,8 +56,8 @@ def _unused_id(conn: Connection) -> str:
 
 
 def find(conn: Connection, session_id: str) -> SessionRecord | None:
-    row = conn.execute(select(table).where(table.c.id == session_id)).first()
-    return None if row is None else SessionRecord.from_row(row)
+    row = conn.row(_BY_ID, id=session_id)
+    return None if row is None else SESSION(row)
 
 
 def get(conn: Connection, session_id: str) -> SessionRecord:
@@ -60,9 +69,8 @@ def get(conn: Connection, session_id: str) -> SessionRecord:
 
 def resolve(conn: Connection, ref: str) -> SessionRecord:
     """The session with this id, else with this title, else whose id alone begins so. Raises `NotFound`, `Ambiguous`."""
-    ways = (table.c.id == ref, table.c.title == ref, func.substr(table.c.id, 1, len(ref)) == ref) if ref else ()
-    for fits in ways:
-        found = [SessionRecord.from_row(row) for row in conn.execute(select(table).where(fits).order_by(table.c.created_at))]
+    for fits in ("id = :ref", "title = :ref", conn.begins("id")) if ref else ():
+        found = [SESSION(row) for row in conn.rows(f"{_SELECT} WHERE {fits} ORDER BY created_at", ref=ref)]
         if len(found) > 1:
             raise Ambiguous(ref, [session.id for session in found])
         if found:
@@ -72,10 +80,9 @@ def resolve(conn: Connection, ref: str) -> SessionRecord:
 
 def list_sessions(conn: Connection, *, status: SessionStatus | None = None, limit: int | None = None) -> list[SessionRecord]:
     """Sessions, newest first."""
-    query = select(table).order_by(table.c.created_at.desc(), table.c.id).limit(limit)
-    if status is not None:
-        query = query.where(table.c.status == status)
-    return [SessionRecord.from_row(row) for row in conn.execute(query)]
+    known = {name: value for name, value in (("status", status), ("limit", limit)) if value is not None}
+    query = f"{_SELECT}{' WHERE status = :status' if status is not None else ''} ORDER BY created_at DESC, id"
+    return [SESSION(row) for row in conn.rows(f"{query}{' LIMIT :limit' if limit is not None else ''}", **known)]
 
 
 def update_details(
@@ -89,7 +96,7 @@ def update_details(
     """Change what a session is called or runs with; None leaves a field as it is. It also counts as a sign of use."""
     given = {"title": title, "model": model, "options": options}
     known = {name: value for name, value in given.items() if value is not None}
-    conn.execute(update(table).where(table.c.id == session_id).values(updated_at=now_of(conn), **known))
+    conn.set("sessions", known | {"updated_at": now_of(conn)}, "id = :session_id", session_id=session_id)
 
 
 def end(
@@ -104,7 +111,7 @@ def end(
     registry.kill_all(conn, session_id, by="the end of the session", notify=False, end_reason="session_ended")
     now = now_of(conn)
     ended = {"status": SessionStatus(status), "end_reason": reason, "ended_at": now, "updated_at": now}
-    conn.execute(update(table).where(table.c.id == session_id).values(**ended))
+    conn.set("sessions", ended, "id = :session_id", session_id=session_id)
     leases.release(conn, session_id, fence)
     events.add(conn, session_id, None, "session_ended", {"reason": reason})
 
@@ -123,8 +130,7 @@ def reopen(conn: Connection, session_id: str, fence: int) -> None:
     """Make an ended session open again, to go on with it. Raises `Fenced`."""
     leases.check(conn, session_id, fence)
     again = {"status": SessionStatus.OPEN, "end_reason": None, "ended_at": None, "updated_at": now_of(conn)}
-    ended = (table.c.id == session_id) & (table.c.status == SessionStatus.ENDED)
-    if conn.execute(update(table).where(ended).values(**again)).rowcount:
+    if conn.set("sessions", again, f"id = :session_id AND status = '{SessionStatus.ENDED}'", session_id=session_id):
         events.add(conn, session_id, None, "session_reopened")
 
 
@@ -138,7 +144,7 @@ def remove(conn: Connection, session_id: str) -> None:
     session = get(conn, session_id)
     if not owner_gone(session, now_of(conn)):
         raise Owned(session_id, session.owner)
-    conn.execute(delete(table).where(table.c.id == session_id))
+    conn.execute("DELETE FROM sessions WHERE id = :id", id=session_id)
 
 
 def fork(conn: Connection, session_id: str, *, id: str | None = None) -> SessionRecord:
@@ -154,17 +160,7 @@ def fork(conn: Connection, session_id: str, *, id: str | None = None) -> Session
         parent_id=origin.id,
         title=origin.title and f"{origin.title} (fork)",
     )
-    for copied in (messages, steps):
-        _copy_rows(conn, copied, origin.id, new.id)
-    next_seq = select(agents_table.c.next_seq).where(agents_table.c.id == origin.id).scalar_subquery()
-    conn.execute(update(agents_table).where(agents_table.c.id == new.id).values(next_seq=next_seq))
+    for statement in _COPIES:
+        conn.execute(statement, new=new.id, origin=origin.id)
     events.add(conn, new.id, None, "session_forked", {"from": origin.id})
     return new
-
-
-def _copy_rows(conn: Connection, copied: Any, agent_id: str, to: str) -> None:
-    """Copy an agent's rows of one table; the numbers of steps are given anew."""
-    names = [column.name for column in copied.c if not (copied is steps and column.name == "id")]
-    columns = [literal(to) if name == "agent_id" else copied.c[name] for name in names]
-    query = select(*columns).where(copied.c.agent_id == agent_id)
-    conn.execute(insert(copied).from_select(names, query.order_by(*copied.primary_key.columns)))

@@ -13,61 +13,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, insert, select, update
-
 from tasks import leases, outbox, registry
+from tasks.connection import Connection
 from tasks.errors import NotFound
-from tasks.hot import Hot, insert_all
-from tasks.models import agents, messages, sessions
-from tasks.models import steps as steps_table
 from tasks.records import Attempt, MessageRecord, StepRecord
+from tasks.rows import MESSAGE, STEP
 
-_INSERT = insert_all(messages)
 # Plain equality, row by row: rows are few, and a list in a statement costs more than the statement.
-_KNOWN = Hot(select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message")))
-_SESSION_FENCE = select(sessions.c.fence).where(sessions.c.id == bindparam("session")).scalar_subquery()
-_OWNED = bindparam("fence", type_=Integer) == _SESSION_FENCE
-_SEQ_TAKEN = (
-    update(agents)
-    .where(agents.c.id == bindparam("agent"), _OWNED)
-    .values(next_seq=agents.c.next_seq + bindparam("count", type_=Integer))
-    .returning(agents.c.next_seq)
+_KNOWN = "SELECT seq FROM messages WHERE agent_id = :agent AND id = :message"
+_OWNED = ":fence = (SELECT fence FROM sessions WHERE id = :session)"
+_TAKE_SEQ = f"UPDATE agents SET next_seq = next_seq + :count WHERE id = :agent AND {_OWNED}"
+_TAKEN = " RETURNING next_seq"
+_DROP_STEPS = "DELETE FROM steps WHERE agent_id = :agent AND message_id = :message"
+_STEP_AGAIN = (
+    "UPDATE steps SET content = :content, at = :at "
+    f"WHERE agent_id = :agent AND message_id = :message AND kind = :of_kind AND part = :of_part AND {_OWNED}"
 )
-_TAKE_SEQ = Hot(_SEQ_TAKEN)
-_TAKE_SEQ_OF_RUN = Hot(_SEQ_TAKEN.where(registry.MAY_WRITE))
-_DROP_STEPS = Hot(
-    delete(steps_table).where(steps_table.c.agent_id == bindparam("agent"), steps_table.c.message_id == bindparam("message"))
+# The insert of a part, of a message that is not stored yet.
+_STEP = (
+    "INSERT INTO steps (agent_id, message_id, kind, part, content, model, at) "
+    "SELECT :agent, :message, :of_kind, :of_part, :content, :model, :at "
+    f"WHERE NOT EXISTS ({_KNOWN}) AND {_OWNED}"
 )
-_AGAIN = (
-    update(steps_table)
-    .where(
-        steps_table.c.agent_id == bindparam("agent"),
-        steps_table.c.message_id == bindparam("message"),
-        steps_table.c.kind == bindparam("of_kind"),
-        steps_table.c.part == bindparam("of_part"),
-        _OWNED,
-    )
-    .values(content=bindparam("content"), at=bindparam("at"))
-)
-_STEP_AGAIN = Hot(_AGAIN)
-_STEP_AGAIN_OF_RUN = Hot(_AGAIN.where(registry.MAY_WRITE))
-_IS_STORED = (
-    select(messages.c.seq).where(messages.c.agent_id == bindparam("agent"), messages.c.id == bindparam("message")).exists()
-)
-_PART = (
-    ("agent_id", "agent"), ("message_id", "message"), ("kind", "of_kind"), ("part", "of_part"), ("content", "content"),
-    ("model", "model"), ("at", "at"),
-)  # fmt: skip
-
-
-def _inserted(*guards: ColumnElement[bool]) -> Hot:
-    """The insert of a part, of a message that is not stored yet."""
-    row = select(*(bindparam(value, type_=steps_table.c[name].type) for name, value in _PART)).where(~_IS_STORED, *guards)
-    return Hot(insert(steps_table).inline().from_select([name for name, _ in _PART], row, include_defaults=False))
-
-
-_STEP = _inserted(_OWNED)
-_STEP_OF_RUN = _inserted(_OWNED, registry.MAY_WRITE)
+# A run's writes: the same under the condition that it may write.
+_OF_RUN = f" AND EXISTS ({registry.MAY_WRITE})"
+_LOAD = f"SELECT {MESSAGE.columns} FROM messages WHERE agent_id = :agent AND seq >= :from_seq ORDER BY seq"
+_TAIL = f"SELECT {MESSAGE.columns} FROM messages WHERE agent_id = :agent ORDER BY seq DESC LIMIT :limit"
+_STEPS = f"SELECT {STEP.columns} FROM steps WHERE agent_id = :agent ORDER BY id"
 
 
 def append(
@@ -82,29 +54,29 @@ def append(
 ) -> None:
     """Store `rows` at the end of the transcript; `consumed` are ids of the deliveries that the first of them holds. `run`
     is the one that writes; one that was killed still writes how it was interrupted. Raises `Fenced`, `NotFound`."""
-    known = {row.id for row in rows if _KNOWN.number(conn, agent=agent_id, message=row.id) is not None}
+    known = {row.id for row in rows if conn.row(_KNOWN, agent=agent_id, message=row.id) is not None}
     fresh = list({row.id: row for row in rows if row.id not in known}.values())
     if fresh:
         first = _take_seq(conn, agent_id, len(fresh), session_id, fence, run)
         for n, row in enumerate(fresh):
-            _INSERT.run(conn, **_row(agent_id, first + n, row))
+            conn.insert("messages", _row(agent_id, first + n, row))
     else:
         _check(conn, session_id, fence, run)
     for row in rows:
-        _DROP_STEPS.run(conn, agent=agent_id, message=row.id)
+        conn.execute(_DROP_STEPS, agent=agent_id, message=row.id)
     if consumed:
-        seq = _KNOWN.number(conn, agent=agent_id, message=rows[0].id) if rows else None
+        seq = conn.value(_KNOWN, agent=agent_id, message=rows[0].id) if rows else None
         outbox.consume(conn, agent_id, consumed, seq)
 
 
 def _take_seq(conn: Connection, agent_id: str, count: int, session_id: str, fence: int, run: Attempt | None) -> int:
     """The first of `count` places in the transcript; the row is ours until the transaction ends."""
-    statement = _TAKE_SEQ if run is None else _TAKE_SEQ_OF_RUN
-    after = statement.number(conn, agent=agent_id, count=count, session=session_id, fence=fence, **_of(run))
+    statement = f"{_TAKE_SEQ}{_TAKEN}" if run is None else f"{_TAKE_SEQ}{_OF_RUN}{_TAKEN}"
+    after = conn.value(statement, agent=agent_id, count=count, session=session_id, fence=fence, **_of(run))
     if after is None:
         _check(conn, session_id, fence, run)
         raise NotFound(f"no agent {agent_id}")
-    return after - count
+    return int(after) - count
 
 
 def _of(run: Attempt | None) -> dict[str, Any]:
@@ -138,35 +110,25 @@ def step(
     conn: Connection, agent_id: str, record: StepRecord, *, session_id: str, fence: int, run: Attempt | None = None
 ) -> None:
     """Store a part of an unfinished turn; of a message that is stored already, nothing. Raises `Fenced`."""
-    again, first = (_STEP_AGAIN, _STEP) if run is None else (_STEP_AGAIN_OF_RUN, _STEP_OF_RUN)
+    guard = "" if run is None else _OF_RUN
     part: dict[str, Any] = {"agent": agent_id, "message": record.message_id, "of_kind": record.kind, "of_part": record.part}
     part |= {"content": record.content, "at": record.at, "session": session_id, "fence": fence} | _of(run)
-    if not again.run(conn, **part).rowcount and not first.run(conn, **part, model=record.model).rowcount:
+    if not conn.changed(f"{_STEP_AGAIN}{guard}", **part) and not conn.changed(f"{_STEP}{guard}", **part, model=record.model):
         _check(conn, session_id, fence, run)  # else the whole message is stored: nothing is to be added
 
 
 def load(conn: Connection, agent_id: str, from_seq: int = 0, *, limit: int | None = None) -> list[MessageRecord]:
     """Messages from `from_seq` on, in order."""
-    mine = (messages.c.agent_id == agent_id) & (messages.c.seq >= from_seq)
-    query = select(messages).where(mine).order_by(messages.c.seq).limit(limit)
-    return [MessageRecord(**row._mapping) for row in conn.execute(query)]
+    if limit is None:
+        return [MESSAGE(row) for row in conn.rows(_LOAD, agent=agent_id, from_seq=from_seq)]
+    return [MESSAGE(row) for row in conn.rows(f"{_LOAD} LIMIT :limit", agent=agent_id, from_seq=from_seq, limit=limit)]
 
 
 def tail(conn: Connection, agent_id: str, count: int) -> list[MessageRecord]:
     """The last `count` messages, in order."""
-    query = select(messages).where(messages.c.agent_id == agent_id).order_by(messages.c.seq.desc()).limit(count)
-    return [MessageRecord(**row._mapping) for row in reversed(conn.execute(query).all())]
+    return [MESSAGE(row) for row in reversed(conn.rows(_TAIL, agent=agent_id, limit=count))]
 
 
 def steps(conn: Connection, agent_id: str) -> list[StepRecord]:
     """The parts of the unfinished turn, oldest first."""
-    columns = (
-        steps_table.c.kind,
-        steps_table.c.message_id,
-        steps_table.c.content,
-        steps_table.c.part,
-        steps_table.c.model,
-        steps_table.c.at,
-    )
-    query = select(*columns).where(steps_table.c.agent_id == agent_id).order_by(steps_table.c.id)
-    return [StepRecord(**row._mapping) for row in conn.execute(query)]
+    return [STEP(row) for row in conn.rows(_STEPS, agent=agent_id)]

@@ -15,22 +15,19 @@ import fcntl
 import os
 import pkgutil
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, exc, text
-
-from tasks.engine import connect_sqlite, make_engine
+from tasks.connection import Pool
+from tasks.engine import Place, connect_sqlite
 from tasks.errors import DatabaseError
 from tasks.explain import code_of, explain
 
 HEAD_REVISION = "0003"
 LOCK_WAIT = 120.0  # seconds: a migration of a large file takes a while
-_ALEMBIC = threading.Lock()  # Alembic keeps its context in module globals
 
 
 def prepare_sqlite(path: Path, clock: Callable[[], float]) -> None:
@@ -40,21 +37,23 @@ def prepare_sqlite(path: Path, clock: Callable[[], float]) -> None:
     with _file_lock(path):
         revision = stored_revision(path)
         if revision is None:
-            _create(path, clock)
+            _create(path)
         elif revision != HEAD_REVISION:
             _upgrade(path, revision, clock)
 
 
-def prepare_postgres(connection: Connection, name: str) -> None:
-    """The same for a server: `connection` is ours, outside a transaction. An empty database there is usual."""
-    with connection.begin():  # takes the lock that writers take
-        table = connection.scalar(text("SELECT to_regclass('alembic_version')"))
-        revision = connection.scalar(text("SELECT version_num FROM alembic_version")) if table else None
-        if revision == HEAD_REVISION:
-            return
-        if revision is not None:
-            _refuse_newer(revision, name)
-        run_alembic(connection)
+def prepare_postgres(pool: Pool, place: Place) -> None:
+    """The same for a server. An empty database there is usual. Raises `DatabaseError`, and what the driver raises."""
+    with pool.connection() as connection, connection.transaction(reading=True):
+        table = connection.value("SELECT to_regclass('alembic_version')")
+        revision = connection.value("SELECT version_num FROM alembic_version") if table else None
+    if revision == HEAD_REVISION:
+        return
+    if revision is not None:
+        _refuse_newer(revision, place.name)
+    from tasks import migrating
+
+    migrating.migrate_server(place)  # takes the lock that writers take, and looks again
 
 
 def stored_revision(path: Path) -> str | None:
@@ -126,13 +125,13 @@ def _refuse_truncated(path: Path, driver: sqlite3.Connection) -> None:
         raise DatabaseError(f"the database {path} is damaged (cut off at {size} bytes); put a backup in its place")
 
 
-def _create(path: Path, clock: Callable[[], float]) -> None:
+def _create(path: Path) -> None:
     fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
         if _write_head_schema(fresh) != HEAD_REVISION:
-            _migrate(fresh, clock)
+            _migrate(fresh)
         os.replace(fresh, path)
-    except (exc.DBAPIError, sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError) as error:
         raise _cannot_make(path, error) from None
     finally:
         for leftover in (fresh, Path(f"{fresh}-wal"), Path(f"{fresh}-shm"), Path(f"{fresh}-journal")):
@@ -161,7 +160,7 @@ def _upgrade(path: Path, revision: str, clock: Callable[[], float]) -> None:
     except (sqlite3.Error, OSError) as error:
         raise DatabaseError(f"no backup of {path} could be made, so it was not upgraded: {reason_of(error)}") from None
     try:
-        _migrate(path, clock)
+        _migrate(path)
     except Exception as error:  # whatever a revision raises: the transaction is rolled back, the person is told
         raise DatabaseError(
             f"upgrading {path} from schema {revision} to {HEAD_REVISION} failed ({reason_of(error)}); "
@@ -187,37 +186,10 @@ def backup(path: Path, target: Path) -> Path:
     return target
 
 
-def _migrate(path: Path, clock: Callable[[], float]) -> None:
-    """All revisions that are missing, in one transaction. Foreign keys are off while tables are remade, and checked
-    before the commit."""
-    engine = make_engine(URL.create("sqlite", database=str(path)), clock, create=True)
-    try:
-        with engine.connect() as connection:
-            driver = connection.connection.driver_connection
-            assert driver is not None
-            driver.execute("PRAGMA foreign_keys=OFF")
-            with connection.begin():
-                run_alembic(connection)
-                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
-                if broken is not None:
-                    raise DatabaseError(f"table {broken[0]} has a row without the row it belongs to")
-            driver.execute("PRAGMA foreign_keys=ON")
-    finally:
-        engine.dispose()
+def _migrate(path: Path) -> None:
+    from tasks import migrating
 
-
-def run_alembic(connection: Connection, revision: str = "head") -> None:
-    """Run the revisions up to `revision` inside the transaction of `connection`."""
-    from importlib import resources
-
-    from alembic import command
-    from alembic.config import Config
-
-    with _ALEMBIC, resources.as_file(resources.files("migrations")) as directory:
-        config = Config()
-        config.set_main_option("script_location", str(directory).replace("%", "%%"))
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+    migrating.migrate_sqlite(path)
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, exc
-
+from tasks.connection import Connection
 from tasks.db import Database
 from tasks.engine import CHANNEL
 from tasks.explain import explain
@@ -31,7 +30,7 @@ class SqliteProbe:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._driver: Any = connection.connection.driver_connection
+        self._driver = connection.driver
         self._seen = self._version()
 
     def _version(self) -> int:
@@ -63,30 +62,29 @@ class PostgresProbe:
         """Raises `DatabaseError` while the server cannot be reached."""
         try:
             self._connect()
-        except exc.DBAPIError as error:
+        except self._db.pool.driver.errors as error:
             raise explain(error, self._db.name) from error
 
     def _connect(self) -> None:
-        self._connection = self._db.engine.connect().execution_options(isolation_level="AUTOCOMMIT", deferred=True)
-        self._connection.exec_driver_sql(f"LISTEN {CHANNEL}")
-        self._driver: Any = self._connection.connection.driver_connection
+        self._connection = self._db.pool.take()
+        self._driver: Any = self._connection.driver
+        self._driver.execute(f"LISTEN {CHANNEL}")
 
     def changed(self, timeout: float = 0.0) -> bool:
         try:
             heard = list(self._driver.notifies(timeout=timeout, stop_after=1))
-        except self._db.engine.dialect.loaded_dbapi.Error:
+        except self._db.pool.driver.errors:
             self.close()
             self._listen()
             return True  # what was missed is not known: look
         return any(note.pid != self._ignore for note in heard)
 
     def close(self) -> None:
-        self._connection.invalidate()  # it would go on listening in the pool
         self._connection.close()
 
 
 def open_probe(db: Database) -> Probe:
-    return SqliteProbe(db.engine.connect()) if db.is_sqlite else PostgresProbe(db)
+    return SqliteProbe(db.pool.take()) if db.is_sqlite else PostgresProbe(db)
 
 
 class Watcher:

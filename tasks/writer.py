@@ -22,10 +22,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, exc
-
+from tasks.connection import Connection
 from tasks.db import Database
-from tasks.errors import DatabaseError
+from tasks.errors import DatabaseError, IntegrityError
 from tasks.explain import explain, is_busy
 from tasks.watch import PostgresProbe, Probe, SqliteProbe
 
@@ -150,9 +149,11 @@ class Writer:
 
     def _explained(self, error: BaseException | None) -> BaseException | None:
         """What a driver raised inside a job, as everywhere in this package."""
-        if not isinstance(error, exc.DBAPIError) or isinstance(error, exc.IntegrityError):
+        driver = self._db.pool.driver
+        if not isinstance(error, driver.errors):
             return error
-        explained = explain(error, self._db.name)
+        refused = isinstance(error, driver.integrity)
+        explained = IntegrityError(str(error)) if refused else explain(error, self._db.name)
         explained.__cause__ = error
         return explained
 
@@ -171,18 +172,17 @@ class _Session:
 
     def _open(self) -> Connection:
         try:
-            self._connection = self._connection or self._db.engine.connect()
+            self._connection = self._connection or self._db.pool.take()
             if self._on_foreign_change is not None:
                 self._probe = self._make_probe(self._connection)
-        except exc.DBAPIError as error:
+        except self._db.pool.driver.errors as error:
             raise explain(error, self._db.name) from error
         return self._connection
 
     def _make_probe(self, connection: Connection) -> Probe:
         if self._db.is_sqlite:
             return SqliteProbe(connection)
-        driver: Any = connection.connection.driver_connection
-        return PostgresProbe(self._db, ignore_pid=driver.info.backend_pid)
+        return PostgresProbe(self._db, ignore_pid=connection.driver.info.backend_pid)
 
     def commit(self, group: list[_Job]) -> None:
         tries = 1
@@ -190,15 +190,14 @@ class _Session:
             connection = self._connection or self._open()
             self._db.check_file()
             try:
-                with connection.begin():
-                    _run_group(connection, group)
+                with connection.transaction():
+                    _run_group(connection, group, self._db.pool.driver.errors)
                 return
-            except (exc.DBAPIError, _driver_errors(connection)) as error:
+            except self._db.pool.driver.errors as error:
                 if is_busy(error) and tries < TRIES:
                     tries += 1
                     continue
-                connection.invalidate()  # broken or not: the next group begins with a fresh one
-                self.close()
+                self.close()  # broken or not: the next group begins with a fresh one
                 raise explain(error, self._db.name) from error
 
     def look(self) -> None:
@@ -226,29 +225,23 @@ class _Session:
         self._probe = self._connection = None
         for opened in (probe, connection):
             if opened is not None:
-                with contextlib.suppress(exc.SQLAlchemyError):
-                    opened.close()
+                opened.close()
 
 
-def _run_group(connection: Connection, group: list[_Job]) -> None:
-    """Each job in a savepoint, by plain statements: SQLAlchemy's nested transactions cost more than the jobs. If a
-    savepoint cannot be gone back to, the transaction is lost (full disk, broken connection), with all of the group."""
-    driver: Any = connection.connection.driver_connection
+def _run_group(connection: Connection, group: list[_Job], errors: type[Exception]) -> None:
+    """Each job in a savepoint. If one cannot be gone back to, the transaction is lost (full disk, broken connection), with
+    all of the group."""
+    driver = connection.driver
     for job in group:
         driver.execute("SAVEPOINT job")
         job.run(connection)
         if job.error is not None:
             try:
                 driver.execute("ROLLBACK TO SAVEPOINT job")
-            except _driver_errors(connection):
+            except errors:
                 lost = DatabaseError("another write of the same group broke the transaction; nothing of it was stored")
-                raise (job.error if isinstance(job.error, exc.DBAPIError) else lost) from None
+                raise (job.error if isinstance(job.error, errors) else lost) from None
         driver.execute("RELEASE SAVEPOINT job")
-
-
-def _driver_errors(connection: Connection) -> type[Exception]:
-    error: type[Exception] = connection.dialect.loaded_dbapi.Error
-    return error
 
 
 def _settle(group: list[_Job]) -> None:

@@ -21,11 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
-
 from coordinator.observed import CallWaits
 from coordinator.store import Store
 from tasks import approvals
+from tasks.connection import Connection
 from tasks.records import ApprovalRecord, ApprovalStatus, NewApproval
 from worker_agent import disk
 from worker_agent.messages import canonical, clean

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from coordinator.agents.announced import Announced
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import AgentBudget, TreeBudget
@@ -32,6 +30,7 @@ from coordinator.store import Store
 from coordinator.tools.agent import launched
 from tasks import outbox
 from tasks import registry as task_rows
+from tasks.connection import Connection
 from tasks.records import Attempt, TaskRecord
 from worker_agent import tool_facts
 from worker_agent.api.client import ModelClient

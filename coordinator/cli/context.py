@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -81,12 +80,12 @@ class Context:
 
 
 def _must_exist(place: str) -> None:
-    from tasks.engine import parse_url
+    from tasks.engine import parse_place
 
-    url = parse_url(place)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+    path = parse_place(place).path
+    if path is not None and not path.exists():
         raise Failure(
-            f"there is no database {url.database}; --db (COORDINATOR_DATABASE_URL) names one that a run has made",
+            f"there is no database {path}; --db (COORDINATOR_DATABASE_URL) names one that a run has made",
             ExitCode.USAGE,
         )
 

@@ -17,7 +17,7 @@ from tasks.errors import NotFound
 from tasks.records import ApprovalRecord, SessionRecord, SessionStatus, TaskRecord
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from tasks.connection import Connection
 
 Shown = dict[str, Any]
 DAY = 86_400.0  # seconds

@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
-
 from coordinator.store import Store
 from tasks import events, leases, registry
+from tasks.connection import Connection
 from tasks.errors import Fenced
 from tasks.records import TaskRecord
 

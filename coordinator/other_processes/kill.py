@@ -19,11 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection
-
 from coordinator.other_processes.foreign import UNWOUND
 from coordinator.runs.processes import end_all
 from tasks import events, leases, processes, registry, sessions
+from tasks.connection import Connection
 from tasks.db import Database
 from tasks.records import ProcessRecord, SessionRecord, SessionStatus, TaskRecord
 from tasks.states import TaskStatus

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.paths import Paths
 from coordinator.runs.backends.base import Backend
@@ -23,6 +21,7 @@ from coordinator.runs.processes import Processes
 from coordinator.runs.workers import shielded
 from coordinator.store import Store
 from tasks import ids, registry
+from tasks.connection import Connection
 from tasks.errors import DatabaseError, Fenced
 from tasks.ids import TaskType
 from tasks.records import Ended, NewTask, TaskRecord

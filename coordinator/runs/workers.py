@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection
-
 from coordinator.agents.inbox import TaskInbox
 from coordinator.agents.journal import History, TaskJournal
 from coordinator.observed import Observed, Observer, TaskChanged
@@ -30,6 +28,7 @@ from coordinator.runs.progress import Coalesced, Price, Progress
 from coordinator.runs.worktrees import Worktree, Worktrees
 from coordinator.store import Store
 from tasks import ledger, outbox, registry
+from tasks.connection import Connection
 from tasks.errors import DatabaseError, Fenced
 from tasks.records import Ended, TaskRecord
 from tasks.states import TaskStatus

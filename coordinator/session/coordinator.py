@@ -16,8 +16,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from coordinator.agents.definitions import Agents
 from coordinator.agents.inbox import FROM_COORDINATOR
 from coordinator.observed import Observed, Observer, TaskChanged
@@ -26,6 +24,7 @@ from coordinator.runs.backends.base import Backend
 from coordinator.store import Store
 from tasks import agents as agent_rows
 from tasks import ids, outbox, registry
+from tasks.connection import Connection
 from tasks.ids import TaskType
 from tasks.records import NewTask, TaskRecord
 from tasks.registry import TaskFilter

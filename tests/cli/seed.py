@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection
 
 from tasks import leases, ledger, registry, sessions, transcripts
+from tasks.connection import Connection
 from tasks.db import Database
 from tasks.records import Ended, MessageRecord, NewTask, Owner, TaskRecord
 from tasks.states import TaskStatus

@@ -69,9 +69,8 @@ def test_an_interrupted_session_is_listed_for_a_day_and_with_all_for_ever(progra
         tasks = {name: seed.task(name).id for name, seed in (("old", old), ("fresh", fresh), ("running", running))}
         two_days_ago = time.time() - 2 * 86_400
         old.database.write(
-            lambda conn: conn.exec_driver_sql(
-                "UPDATE sessions SET updated_at = ?, heartbeat_at = ? WHERE id = ?",
-                (two_days_ago, two_days_ago, old.session_id),
+            lambda conn: conn.execute(
+                "UPDATE sessions SET updated_at = :at, heartbeat_at = :at WHERE id = :id", at=two_days_ago, id=old.session_id
             )
         )
         for arguments, shown in (

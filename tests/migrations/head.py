@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-import time
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import URL
-
-from tasks.engine import make_engine
-from tasks.upgrade import run_alembic
+from tasks.migrating import migrate_sqlite
 
 FILE = Path(__file__).parents[2] / "migrations" / "head.sql"
 HEADER = "-- Written by `python -m tests.migrations.head` out of the revisions; a test holds it against them.\n"
@@ -19,10 +15,7 @@ HEADER = "-- Written by `python -m tests.migrations.head` out of the revisions; 
 
 def migrated(path: Path) -> None:
     """A new file at `path`, made by all revisions."""
-    engine = make_engine(URL.create("sqlite", database=str(path)), time.time, create=True)
-    with engine.begin() as connection:
-        run_alembic(connection)
-    engine.dispose()
+    migrate_sqlite(path, create=True)
 
 
 def schema(path: Path) -> list[tuple[str, str, str]]:

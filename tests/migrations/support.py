@@ -8,11 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL
-
 from tasks.db import Database
-from tasks.engine import make_engine
-from tasks.upgrade import run_alembic
+from tasks.engine import parse_place
+from tasks.migrating import connected, run_alembic
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # table → rows
 
@@ -111,14 +109,12 @@ ROWS_0001: Rows = {
 
 def make_file(path: Path, revision: str, rows: Rows) -> Path:
     """A database of an older revision that holds `rows`."""
-    engine = make_engine(URL.create("sqlite", database=str(path)), lambda: 0.0, create=True)
-    with engine.connect() as connection, connection.begin():
+    with connected(parse_place(path), create=True) as connection, connection.begin():
         run_alembic(connection, revision)
         for table, of_table in rows.items():
             for row in of_table:
                 columns, marks = ", ".join(row), ", ".join("?" for _ in row)
                 connection.exec_driver_sql(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
-    engine.dispose()
     return path
 
 

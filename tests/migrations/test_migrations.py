@@ -16,6 +16,7 @@ from alembic.script import ScriptDirectory
 
 from tasks import models, outbox, registry, upgrade
 from tasks.db import HEAD_REVISION, Database, DatabaseError
+from tasks.migrating import connected
 from tests.migrations import head
 from tests.migrations.support import ROWS_0001, dump, make_file, upgraded
 
@@ -57,7 +58,7 @@ def test_a_new_file_is_made_without_alembic(tmp_path: Path) -> None:
 
 def test_the_schema_is_what_the_models_say(tmp_path: Path) -> None:
     db = Database.open(tmp_path / "store.db")
-    with db.engine.connect() as connection:
+    with connected(db.place) as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, models.metadata) == []
     db.close()

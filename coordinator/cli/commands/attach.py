@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import click
-from sqlalchemy import Connection
 
 from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions
@@ -13,6 +12,7 @@ from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import Shown, find_session, shown_sessions, shown_tasks
 from coordinator.views.exit_codes import ExitCode
 from tasks import registry, sessions
+from tasks.connection import Connection
 from tasks.registry import TaskFilter
 from tasks.watch import Watcher
 

@@ -17,13 +17,9 @@ from coordinator.cli.context import Context, common_options, pass_cli
 @common_options
 @pass_cli
 def path(cli: Context) -> None:
-    from tasks.engine import parse_url
+    from tasks.engine import parse_place
 
-    cli.console.line(
-        parse_url(cli.database_place).render_as_string(hide_password=True)
-        if "://" in cli.database_place
-        else cli.database_place
-    )
+    cli.console.line(parse_place(cli.database_place).name if "://" in cli.database_place else cli.database_place)
 
 
 @click.command("upgrade", help="Bring the schema up to date; every command does so by itself when it starts.")

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from sqlalchemy import Connection
 
 from coordinator.cli.commands.logs import message_json, parts
 from coordinator.cli.completing import complete_sessions
@@ -14,6 +13,7 @@ from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import find_session, shown_sessions, shown_tasks
 from coordinator.views.terminal_text import literal
 from tasks import agents, registry, transcripts
+from tasks.connection import Connection
 from tasks.records import AgentRecord, MessageRecord
 from tasks.registry import TaskFilter
 

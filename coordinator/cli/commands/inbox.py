@@ -10,7 +10,6 @@ import getpass
 from collections.abc import Callable, Sequence
 
 import click
-from sqlalchemy import Connection
 
 from coordinator.cli import render
 from coordinator.cli.completing import complete_approvals, complete_sessions
@@ -19,6 +18,7 @@ from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import Owners, Shown, find_session, shown_approvals
 from coordinator.views.exit_codes import ExitCode
 from tasks import approvals, sessions
+from tasks.connection import Connection
 from tasks.errors import NotFound
 from tasks.records import ApprovalRecord, ApprovalStatus
 from tasks.watch import Watcher

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 import click
-from sqlalchemy import Connection
 
 from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
@@ -15,6 +14,7 @@ from coordinator.cli.lookup import find_any
 from coordinator.cli.run_flags import Duration
 from coordinator.views.exit_codes import ExitCode
 from tasks import registry
+from tasks.connection import Connection
 from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
 from tasks.states import LIVE

@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 import orjson
-from sqlalchemy import Connection
 
 from coordinator.cli import render
 from coordinator.cli.completing import complete_tasks
@@ -23,6 +22,7 @@ from coordinator.cli.outcomes import ENDED, task_code, worst
 from coordinator.views.exit_codes import ExitCode
 from coordinator.views.values import iso, task_json
 from tasks import registry, sessions, transcripts
+from tasks.connection import Connection
 from tasks.errors import NotFound
 from tasks.ids import TaskType
 from tasks.records import MessageRecord, TaskRecord

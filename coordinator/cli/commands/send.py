@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 
 import click
-from sqlalchemy import Connection
 
 from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
@@ -18,6 +17,7 @@ from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import Owners, find_tasks
 from coordinator.views.exit_codes import ExitCode
 from tasks import agents, outbox, registry, sessions
+from tasks.connection import Connection
 from tasks.errors import NotFound
 from tasks.records import SessionStatus, TaskRecord
 from tasks.states import TaskStatus

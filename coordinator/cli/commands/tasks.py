@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
-from sqlalchemy import Connection
 
 from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions, complete_tasks
@@ -13,6 +12,7 @@ from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import Owners, Shown, find_any, find_session, shown_tasks, waiting_by_task
 from coordinator.views.values import task_json
 from tasks import registry
+from tasks.connection import Connection
 from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
 from tasks.states import TaskStatus

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection
 
 from coordinator.agents.engines import EngineFactory
 from coordinator.agents.inbox import TaskInbox
@@ -16,6 +15,7 @@ from coordinator.agents.journal import TaskJournal, from_record, load_history, s
 from coordinator.agents.transcript_file import TranscriptFile, as_markdown
 from coordinator.store import Store
 from tasks import leases, outbox, registry, sessions, transcripts
+from tasks.connection import Connection
 from tasks.db import Database
 from tasks.errors import Fenced
 from tasks.records import Attempt, DeliveryStatus, Ended, NewTask

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import Connection
 
 from tasks import leases, registry, sessions
+from tasks.connection import Connection
 from tasks.db import Database
 from tasks.records import MessageRecord, NewTask, Owner, TaskRecord
 from tests.support.postgres import server
@@ -45,7 +45,7 @@ class Store:
     @property
     def place(self) -> str:
         """What another process opens it by."""
-        return str(self.db.path) if self.db.path else self.db.url.render_as_string(hide_password=False)
+        return str(self.db.path or self.db.place.url)
 
     def write(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return self.db.write(lambda conn: fn(conn, *args, **kwargs))

@@ -12,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from tasks import events, registry, sessions, upgrade
 from tasks.db import HEAD_REVISION, Database, DatabaseError
@@ -41,7 +40,7 @@ def refusal(path: object) -> str:
 def test_every_connection_has_the_settings(store: Store) -> None:
     def settings(conn: object) -> list[object]:
         names = ("journal_mode", "foreign_keys", "busy_timeout", "synchronous")
-        return [conn.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names]
+        return [conn.value(f"PRAGMA {name}") for name in names]
 
     assert store.db.read(settings) == store.db.write(settings) == ["wal", 1, 10_000, 1]
 
@@ -109,8 +108,8 @@ def test_a_held_lock_is_waited_for_and_then_said_in_one_sentence(store: Store, m
             run.append(1)
 
         store.db.read(lambda conn: None)
-        with store.db.engine.connect() as connection:  # the pool gives this connection to the write below
-            connection.connection.driver_connection.execute("PRAGMA busy_timeout=20")
+        with store.db.pool.connection() as connection:  # the pool gives this connection to the write below
+            connection.execute("PRAGMA busy_timeout=20")
         with pytest.raises(DatabaseError, match="is busy: another process holds its write lock"):
             store.db.write(impatient)
         assert run == []
@@ -121,7 +120,7 @@ def test_a_held_lock_is_waited_for_and_then_said_in_one_sentence(store: Store, m
 
 def test_a_full_disk_is_said_and_what_was_stored_stays(store: Store) -> None:
     def fill(conn: object) -> None:
-        conn.exec_driver_sql("PRAGMA max_page_count=1")  # not below the present size: no page can be added
+        conn.execute("PRAGMA max_page_count=1")  # not below the present size: no page can be added
         for _ in range(200):
             events.add(conn, store.session_id, None, "note", {"text": "x" * 10_000})
 
@@ -239,7 +238,7 @@ def test_a_file_that_goes_away_while_it_is_open_is_not_made_anew(store: Store) -
 
 
 def test_a_newer_file_is_refused_and_not_changed(store: Store) -> None:
-    store.db.write(lambda conn: conn.execute(text("UPDATE alembic_version SET version_num = '0999'")))
+    store.db.write(lambda conn: conn.execute("UPDATE alembic_version SET version_num = '0999'"))
     store.db.close()
     assert store.db.path is not None
     before = store.db.path.read_bytes()
@@ -259,7 +258,7 @@ TELL = """
 from tasks.db import Database, DatabaseError
 try:
     db = Database.open(sys.argv[1])
-    db.write(lambda conn: conn.exec_driver_sql("UPDATE sessions SET fence = fence"))
+    db.write(lambda conn: conn.execute("UPDATE sessions SET fence = fence"))
 except DatabaseError as error:
     print(error)
 """
@@ -290,8 +289,8 @@ def test_a_full_file_system_is_one_sentence_and_the_file_stays_sound(tmp_path: P
         db = Database.open(small / "store.db")
         with pytest.raises(DatabaseError, match="disk"):
             for _ in range(100):
-                db.write(lambda conn: conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS x AS SELECT randomblob(100000) AS b"))
-                db.write(lambda conn: conn.exec_driver_sql("INSERT INTO x SELECT randomblob(100000)"))
+                db.write(lambda conn: conn.execute("CREATE TABLE IF NOT EXISTS x AS SELECT randomblob(100000) AS b"))
+                db.write(lambda conn: conn.execute("INSERT INTO x SELECT randomblob(100000)"))
         assert db.check() == []
         db.close()
     finally:
@@ -313,8 +312,8 @@ def test_the_constant_is_the_newest_revision() -> None:
 
 READ_MODIFY_WRITE = COUNT + """
 def add(conn):
-    value = conn.exec_driver_sql("SELECT fence FROM sessions").scalar()
-    conn.exec_driver_sql(f"UPDATE sessions SET fence = {value + 1}")
+    value = conn.value("SELECT fence FROM sessions")
+    conn.execute(f"UPDATE sessions SET fence = {value + 1}")
 for _ in range(60):
     db.write(add)
 """  # fmt: skip
@@ -382,9 +381,9 @@ def test_a_kill_in_the_middle_of_heavy_writes_leaves_a_sound_file(tmp_path: Path
     for number in range(5):
         process = start_python(HEAVY, tmp_path / f"{number}.db", "s1")
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        with Database.open(tmp_path / f"{number}.db").engine.connect() as connection:
-            while connection.execute(text("SELECT count(*) FROM events")).scalar_one() < 20 + 30 * number:
-                connection.rollback()
+        with Database.open(tmp_path / f"{number}.db").pool.connection() as connection:
+            while connection.value("SELECT count(*) FROM events") < 20 + 30 * number:
+                pass
         process.kill()
         process.communicate()
         db = Database.open(tmp_path / f"{number}.db")

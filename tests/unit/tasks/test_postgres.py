@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
 
 from tasks import agents, events, leases, ledger, models, outbox, registry, sessions, transcripts
 from tasks.db import Database, DatabaseError
 from tasks.errors import Ambiguous, Fenced
+from tasks.migrating import connected
 from tasks.records import Ended, Owner, StepRecord
 from tasks.states import TaskStatus
 from tasks.watch import Watcher
@@ -41,7 +41,7 @@ def store(url: str) -> Iterator[Store]:
 
 
 def test_an_empty_database_gets_the_schema_of_the_models(store: Store, url: str) -> None:
-    with store.db.engine.connect() as connection:
+    with connected(store.db.place) as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, models.metadata) == []
     again = Database.open(url)
@@ -67,7 +67,7 @@ def test_six_first_starts_at_once_all_succeed(url: str) -> None:
 
 
 def test_a_newer_database_is_refused(store: Store, url: str) -> None:
-    store.db.write(lambda conn: conn.execute(text("UPDATE alembic_version SET version_num = '0999'")))
+    store.db.write(lambda conn: conn.execute("UPDATE alembic_version SET version_num = '0999'"))
     with pytest.raises(DatabaseError, match="newer version"):
         Database.open(url)
 
@@ -176,7 +176,7 @@ def test_the_writer_groups_isolates_and_hears_only_others(store: Store) -> None:
 
     async def run() -> list[object]:
         jobs = [lambda conn: events.add(conn, store.session_id, None, "kept"), fail] * 20
-        jobs.append(lambda conn: conn.execute(text("SELECT * FROM nowhere")))
+        jobs.append(lambda conn: conn.execute("SELECT * FROM nowhere"))
         return await asyncio.gather(*(writer.write(job) for job in jobs), return_exceptions=True)
 
     results = asyncio.run(run())
@@ -199,11 +199,11 @@ def test_watchers_see_commits(store: Store) -> None:
 
 def test_a_lost_connection_is_made_anew_and_counts_as_a_change(store: Store) -> None:
     def end_others(conn: object) -> None:
-        conn.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"))
+        conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 
     heard = threading.Semaphore(0)
     writer = Writer(store.db, on_foreign_change=heard.release, poll=0.01)
-    other = Database.open(store.db.url.render_as_string(hide_password=False))
+    other = Database.open(store.db.place.url)
     with Watcher(store.db) as watcher:
         other.read(end_others)
         assert watcher.changed(10)
@@ -221,8 +221,8 @@ def test_a_lost_connection_is_made_anew_and_counts_as_a_change(store: Store) -> 
 
 def test_many_threads_of_read_modify_write_lose_none(store: Store) -> None:
     def add(conn: object) -> None:
-        value = conn.execute(text("SELECT fence FROM sessions")).scalar_one()
-        conn.execute(text("UPDATE sessions SET fence = :v"), {"v": value + 1})
+        value = conn.value("SELECT fence FROM sessions")
+        conn.execute("UPDATE sessions SET fence = :v", v=value + 1)
 
     def work() -> None:
         for _ in range(25):
@@ -233,4 +233,4 @@ def test_many_threads_of_read_modify_write_lose_none(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert store.db.read(lambda conn: conn.execute(text("SELECT fence FROM sessions")).scalar()) == 100 + store.fence
+    assert store.db.read(lambda conn: conn.value("SELECT fence FROM sessions")) == 100 + store.fence

@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Connection, select
 
 from tasks import agents, events, leases, models, outbox, registry, sessions
-from tasks.errors import Ambiguous, Fenced, IllegalMove, NameTaken, NotFound
+from tasks.connection import Connection
+from tasks.errors import Ambiguous, Fenced, IllegalMove, IntegrityError, NameTaken, NotFound
 from tasks.ids import TaskType
 from tasks.records import Attempt, DeliveryStatus, Ended, NewTask, Owner, TaskRecord
 from tasks.registry import KillOutcome, TaskFilter
@@ -347,10 +347,8 @@ def test_annotations_change_only_what_is_given(store: Store) -> None:
 
 
 def test_the_schema_refuses_an_end_without_time_and_a_failure_without_class(store: Store) -> None:
-    from sqlalchemy.exc import IntegrityError
-
     task = store.task()
     for wrong in ("ended_at = 1.0", "error = 'x', ended_at = NULL, status = 'killed'", "status = 'lost'"):
         with pytest.raises(IntegrityError):
-            store.db.write(lambda conn, wrong=wrong: conn.exec_driver_sql(f"UPDATE tasks SET {wrong} WHERE id = '{task.id}'"))
-    assert store.read(lambda conn: conn.scalar(select(models.tasks.c.status))) == "pending"
+            store.db.write(lambda conn, wrong=wrong: conn.execute(f"UPDATE tasks SET {wrong} WHERE id = '{task.id}'"))
+    assert store.read(lambda conn: conn.value("SELECT status FROM tasks")) == "pending"

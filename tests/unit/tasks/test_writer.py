@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import wait
+from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import text
 
 from tasks import events, registry
+from tasks.connection import Connection
 from tasks.db import Database, DatabaseError
 from tasks.errors import NotFound
 from tasks.watch import Watcher
@@ -75,8 +77,8 @@ def test_a_job_that_raises_harms_none_of_its_neighbours(store: Store, writer: Wr
     release = hold(writer)
     jobs = [
         note(store, "a"), half, lambda conn: registry.get(conn, "nothing"), note(store, "b"),
-        lambda conn: conn.exec_driver_sql("SELECT * FROM nowhere"),
-        lambda conn: conn.exec_driver_sql("INSERT INTO events (session_id) VALUES ('x')"), note(store, "c"),
+        lambda conn: conn.execute("SELECT * FROM nowhere"),
+        lambda conn: conn.execute("INSERT INTO events (session_id) VALUES ('x')"), note(store, "c"),
     ]  # fmt: skip
     futures = [writer.submit(job) for job in jobs]
     release.set()
@@ -106,18 +108,23 @@ def test_an_interrupt_raised_by_a_job_reaches_its_waiter_and_the_writer_goes_on(
     assert notes(store) == ["after"]
 
 
-@on_sqlite
-def test_no_future_resolves_before_the_commit_and_all_are_told_if_it_fails(store: Store) -> None:
-    db = Database.open(store.place)
+def test_no_future_resolves_before_the_commit_and_all_are_told_if_it_fails(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fail = threading.Event()
+    begun = Connection.transaction
 
-    from sqlalchemy import event
+    @contextmanager
+    def transaction(conn: Connection, *, reading: bool = False) -> Iterator[None]:
+        with begun(conn, reading=reading):
+            yield
+            if not reading:  # the commit is next
+                resolved.extend(future.done() for future in futures)
+                if fail.is_set():
+                    conn.execute("SELECT * FROM nowhere")
 
-    @event.listens_for(db.engine, "commit")
-    def before_commit(conn: object) -> None:
-        resolved.extend(future.done() for future in futures)
-        if fail.is_set():
-            conn.exec_driver_sql("SELECT * FROM nowhere")
+    monkeypatch.setattr(Connection, "transaction", transaction)
+    db = Database.open(store.place)
 
     resolved: list[bool] = []
     futures: list[object] = []
@@ -159,20 +166,20 @@ def test_a_full_disk_is_told_and_the_writer_recovers(store: Store, writer: Write
     release = hold(writer)
     futures = [
         writer.submit(note(store, "small")),
-        writer.submit(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=1")),
+        writer.submit(lambda conn: conn.execute("PRAGMA max_page_count=1")),
         writer.submit(lambda conn: [events.add(conn, store.session_id, None, "n", {"x": "y" * 9000}) for _ in range(99)]),
     ]
     release.set()
     assert futures[2].exception() is not None
     assert ("small" in notes(store)) is (futures[0].exception() is None)
-    writer.submit(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=4294967294")).result()
+    writer.submit(lambda conn: conn.execute("PRAGMA max_page_count=4294967294")).result()
     writer.submit(note(store, "later")).result()
     assert "later" in notes(store)
 
 
 def test_a_job_that_breaks_the_transaction_fails_its_group_and_no_later_one(store: Store, writer: Writer) -> None:
     def break_it(conn: object) -> None:
-        conn.connection.driver_connection.execute("ROLLBACK")
+        conn.execute("ROLLBACK")
         raise ZeroDivisionError
 
     release = hold(writer)
@@ -269,8 +276,8 @@ def test_changes_while_the_connection_was_lost_are_reported(store: Store) -> Non
     writer = Writer(store.db, on_foreign_change=reported.release, poll=0.01)
 
     def lose(conn: object) -> None:
-        conn.connection.driver_connection.close()
-        conn.execute(text("SELECT 1"))
+        conn.driver.close()
+        conn.execute("SELECT 1")
 
     failed = writer.submit(lose)
     assert isinstance(failed.exception(), Exception)
@@ -353,11 +360,10 @@ def test_two_thousand_small_writes_of_fifty_tasks_need_few_commits_and_little_ti
 
 STRESS = """
 import asyncio, sys
-from sqlalchemy import text
 from tasks.db import Database; from tasks.writer import Writer
 def add(conn):
-    value = conn.execute(text("SELECT fence FROM sessions")).scalar()
-    conn.execute(text("UPDATE sessions SET fence = :v"), {"v": value + 1})
+    value = conn.value("SELECT fence FROM sessions")
+    conn.execute("UPDATE sessions SET fence = :v", v=value + 1)
 def fail(conn):
     add(conn)
     raise ZeroDivisionError
@@ -377,7 +383,7 @@ asyncio.run(main())
 @pytest.mark.slow
 def test_eight_processes_with_writers_lose_no_update_and_keep_no_failed_one(store: Store) -> None:
     outputs([start_python(STRESS, store.place) for _ in range(8)])
-    assert store.db.read(lambda conn: conn.execute(text("SELECT fence FROM sessions")).scalar()) == 480 + store.fence
+    assert store.db.read(lambda conn: conn.value("SELECT fence FROM sessions")) == 480 + store.fence
 
 
 def test_not_found_passes_through_a_write_unchanged(store: Store, writer: Writer) -> None:
@@ -388,12 +394,12 @@ def test_not_found_passes_through_a_write_unchanged(store: Store, writer: Writer
 @on_sqlite
 def test_a_full_disk_inside_a_job_is_told_in_words_and_a_smaller_write_may_pass(store: Store, writer: Writer) -> None:
     def grow(conn: object) -> None:
-        pages = conn.exec_driver_sql("PRAGMA page_count").scalar()
-        conn.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        pages = conn.value("PRAGMA page_count")
+        conn.execute(f"PRAGMA max_page_count = {pages}")
         try:
             events.add(conn, store.session_id, None, "note", {"text": "x" * 1_000_000})
         finally:
-            conn.exec_driver_sql("PRAGMA max_page_count = 1000000")
+            conn.execute("PRAGMA max_page_count = 1000000")
 
     error = writer.submit(grow).exception()
     assert isinstance(error, DatabaseError) and str(error).endswith("the disk is full; free some space")
