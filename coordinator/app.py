@@ -18,9 +18,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coordinator.agents import definitions as agent_files
+from coordinator.agents import mcp_servers
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import Amount, Limit, TreeBudget
 from coordinator.agents.engines import EngineFactory
@@ -33,7 +34,7 @@ from coordinator.paths import Paths
 from coordinator.runs.backends.by_kind import ByKind
 from coordinator.runs.backends.local import LocalBackend
 from coordinator.runs.background import Orders, ShellRun, Shells
-from coordinator.runs.processes import Processes
+from coordinator.runs.processes import Processes, servers_of
 from coordinator.runs.slots import Slots
 from coordinator.runs.workers import WorkerRun
 from coordinator.runs.worktrees import Worktrees
@@ -60,13 +61,14 @@ from worker_agent.context.injected import memory_files
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import HookRunner, HookSession
+from worker_agent.mcp.config import Configured
 from worker_agent.memory import MemoryIndex
 from worker_agent.messages import Usage
 from worker_agent.process import set_subreaper
 from worker_agent.redaction import Redactor
 from worker_agent.skills import SkillIndex
 from worker_agent.tools import settings_files
-from worker_agent.tools.base import Approver
+from worker_agent.tools.base import Approver, Tool
 from worker_agent.tools.builtin.skill import Skill as SkillTool
 from worker_agent.tools.confinement import Choice as SandboxChoice
 from worker_agent.tools.confinement import Confinements
@@ -77,6 +79,9 @@ from worker_agent.tools.rules import Behavior, RuleSet, Source
 from worker_agent.tools.rules import resolve as resolved
 from worker_agent.tools.tool_hooks import rule_condition
 from worker_agent.tools.trust import repository_root
+
+if TYPE_CHECKING:
+    from coordinator.agents.mcp_tools import McpTools
 
 __all__ = ["Credentials", "RunOptions", "RunOutcome", "SessionHandle", "open_database", "run_session"]
 
@@ -189,7 +194,9 @@ async def _open(
     lease.acquire(store)
     set_subreaper()
     try:
-        session = await _compose(options, settings, ground, store, record, observer, client, limiter, approver)
+        if goes_on:
+            await Processes(store, servers_of(store.session_id)).end_recorded()
+        session = await _compose(options, settings, ground, store, record, observer, client, limiter, approver, stack)
         if earlier is not None:
             await store.write(lambda conn: _keep_fences(conn, record, options))
         if record.status is SessionStatus.ENDED:
@@ -266,6 +273,7 @@ class Ground:
     files: settings_files.LoadedSettings
     policy: Policy
     sandbox: SandboxChoice
+    servers: Configured
     redact: Redactor
 
 
@@ -276,6 +284,10 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
     files = settings_files.load(
         cwd, home=home, trust=options.trust, settings=options.settings, earlier=options.earlier_settings
     )
+    servers = mcp_servers.configured(
+        cwd, home=home, paths=paths, trust=options.trust, files=files, given=options.mcp_config,
+        only_given=options.strict_mcp_config,
+    )  # fmt: skip
     scratch = paths.scratch(session_id)
     policy = files.policy(
         cwd=cwd,
@@ -292,7 +304,8 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
         files=files,
         policy=replace(policy, rules=policy.rules + _shared(scratch)),
         sandbox=choose_sandbox(options.sandbox),
-        redact=Redactor((*secret_values(), *files.secrets)),
+        servers=servers,
+        redact=Redactor((*secret_values(), *files.secrets, *mcp_servers.secrets_of(servers.servers))),
     )
 
 
@@ -311,6 +324,7 @@ async def _compose(
     client: ModelClient,
     limiter: Limiter,
     approver: Approver | None,
+    stack: AsyncExitStack,
 ) -> Session:
     cwd, paths, agents, files, policy, sandbox = (
         ground.cwd,
@@ -400,6 +414,7 @@ async def _compose(
         questions=questions if can_ask else None,
         skills=skills,
         memory=memory,
+        mcp=_begin_servers(options, settings, ground, store, lambda text: notice(NoticeKind.MCP, text), stack),
         deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
     )
     worktrees = Worktrees(paths.worktrees(store.session_id))
@@ -435,10 +450,10 @@ async def _compose(
         SendMessageTool(coordinator),
         TaskStopTool(coordinator),
     )
-    registry = ToolRegistry(own if options.use_coordinator else (*worker_tools, *own))
+    registry = await _tools_of_top(own, engines, options)
     processes = Processes(store, store.session_id)
     history = engines.history(store.session_id)
-    engine, budget = await engines.coordinator(registry.narrowed(None, engines.policy.removes), inbox, history, processes)
+    engine, budget = await engines.coordinator(registry, inbox, history, processes)
     agent_tool.is_full = lambda: engine.params.context.is_nearly_full
     return Session(
         options=options,
@@ -464,6 +479,8 @@ async def _compose(
                     *(f"{problem.source}: {problem.text}" for problem in agents.problems),
                     *files.problems,
                     *files.held_back,
+                    *(map(str, ground.servers.problems)),
+                    *ground.servers.held_back,
                     *(line for file in instructions for line in file.left_out),
                     f"{memory_directory} is left out: it is a link out of the project" if linked_out else None,
                     sandbox.notice,
@@ -471,6 +488,48 @@ async def _compose(
             )
         ),
     )
+
+
+def _begin_servers(
+    options: RunOptions, settings: Settings, ground: Ground, store: Store, say: Callable[[str], None], stack: AsyncExitStack
+) -> McpTools | None:
+    """The session's MCP servers, which start now and end with the run; None where there are none. The offline model has no
+    use for them, and reaches nothing."""
+    brought = any(definition.mcp_servers for definition in ground.agents.by_name.values())
+    if options.offline or not (ground.servers.usable or brought):
+        return None
+    from coordinator.agents.mcp_tools import McpTools
+    from worker_agent.mcp.connection import Surroundings
+    from worker_agent.mcp.servers import Servers
+
+    processes = Processes(store, servers_of(store.session_id))
+    around = Surroundings(
+        cwd=ground.cwd,
+        environment={**tool_environment(), **ground.files.env},
+        marker=servers_of(store.session_id),
+        logs=ground.paths.mcp_logs(store.session_id),
+        settings=settings.mcp,
+        clock=store.clock,
+        variable=variable,
+        redact=ground.redact,
+        on_process=processes.began,
+    )
+    servers = Servers(around, say)
+    stack.push_async_callback(processes.end_own)
+    stack.push_async_callback(servers.close)
+    servers.begin(ground.servers.usable)
+    return McpTools(servers, settings.mcp, ground.policy, tuple(server.name for server in ground.servers.usable))
+
+
+async def _tools_of_top(own: Sequence[Tool], engines: EngineFactory, options: RunOptions) -> ToolRegistry:
+    """The tools of the session's own agent: the coordinator's three; without one, those of workers, too."""
+    if options.use_coordinator:
+        return ToolRegistry(own).narrowed(None, engines.policy.removes)
+    if engines.mcp is None:
+        return ToolRegistry((*engines.tools, *own)).narrowed(None, engines.policy.removes)
+    await engines.mcp.ready()
+    every = ToolRegistry((*engines.tools, *engines.mcp.tools(), *own))
+    return engines.mcp.within_bounds(every.narrowed(None, engines.policy.removes))
 
 
 def _confinements(

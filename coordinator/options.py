@@ -53,6 +53,8 @@ class RunOptions:
     add_dirs: tuple[Path, ...] = ()
     settings: str | None = None  # a settings file, or its JSON, above the others
     earlier_settings: tuple[str, ...] = ()  # those that the session was given before; they hold behind `settings`
+    mcp_config: tuple[str, ...] = ()  # files of MCP servers, or their JSON
+    strict_mcp_config: bool = False  # and no others
     sandbox: str = "auto"  # auto, required, off
     system_prompt: str | None = None
     append_system_prompt: str | None = None
@@ -105,6 +107,7 @@ class RunOptions:
             "offline",
             "plan_only",
             "sandbox",
+            "strict_mcp_config",
             "append_system_prompt",
             "system_prompt",
             "verify",
@@ -119,6 +122,7 @@ class RunOptions:
             "approval_timeout",
         )
         return {name: getattr(self, name) for name in kept} | {
+            "mcp_config": self._servers_to_keep(),
             "add_dirs": [str(path) for path in self.add_dirs],
             "settings": self._settings_to_keep(),
             "earlier_settings": list(self.earlier_settings),
@@ -138,6 +142,11 @@ class RunOptions:
             "settings": first,
             "earlier_settings": more,
         }
+
+    def _servers_to_keep(self) -> list[str]:
+        from worker_agent.mcp.config import to_keep
+
+        return [to_keep(text, self.cwd) for text in self.mcp_config]
 
     def _settings_to_keep(self) -> str | None:
         from worker_agent.tools.settings_files import to_keep

@@ -35,6 +35,15 @@ class Paths:
         return self.home / "trust.json"
 
     @property
+    def mcp_approvals(self) -> Path:
+        """The list of MCP servers that a person approved in repositories nobody trusts."""
+        return self.home / "mcp-approvals.json"
+
+    def mcp_logs(self, session_id: str) -> Path:
+        """What a session's MCP servers wrote to standard error, a file each."""
+        return self.spill(session_id) / "mcp"
+
+    @property
     def memory_index(self) -> Path:
         """The full-text index of memory files: a cache, made anew when it is missing."""
         return self.home / "memory-index.db"

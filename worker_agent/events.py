@@ -114,6 +114,7 @@ class NoticeKind(StrEnum):
     TOOL_USE_SUMMARY = "tool_use_summary"  # one line about what a turn's tools did
     BUDGET = "budget"  # much of it is used
     HOOK = "hook"  # what a hook said to the person
+    MCP = "mcp"  # a server that is not there, or that changed
     CONFIG = "config"  # what a file or flag means, or why it has no effect
     COORDINATOR_FAILED = "coordinator_failed"  # its workers go on to their ends
 

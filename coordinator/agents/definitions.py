@@ -68,6 +68,7 @@ class AgentDefinition:
     max_turns: int | None = None
     effort: str | None = None
     isolation: str | None = None
+    mcp_servers: tuple[tuple[str, Any], ...] = ()  # (name, entry), None for a server that is configured elsewhere
     hooks: HookConfig = HookConfig()  # only while such an agent runs
     source: Path | None = None  # None = built in
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields nobody here reads
@@ -270,6 +271,7 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
         max_turns=fields.read("maxTurns", partial(_positive, name, "maxTurns")),
         effort=fields.read("effort", lambda value: _choice(name, "effort", value, EFFORTS)),
         isolation=fields.read("isolation", lambda value: _choice(name, "isolation", value, ("worktree",))),
+        mcp_servers=fields.read("mcpServers", partial(_servers, name)) or (),
         hooks=hooks,
         source=source,
         extra=front,
@@ -407,6 +409,19 @@ def _fence(agent: str, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _tool(name: str) -> str | None:
     """The name as we write it, whatever its case; None for one that nobody knows."""
     return name if name.startswith("mcp__") else as_agent_files_name_it(name)
+
+
+def _servers(agent: str, value: Any) -> tuple[tuple[str, Any], ...]:
+    """The MCP servers of a list of names and `{name: entry}`, or of one mapping. Raises `ConfigError`."""
+    found: list[tuple[str, Any]] = []
+    for item in [value] if isinstance(value, Mapping) else value or ():
+        if isinstance(item, Mapping):
+            found += [(str(name), entry) for name, entry in item.items()]
+        elif isinstance(item, str):
+            found.append((item, None))
+        else:
+            raise ConfigError(f"agent {agent!r}: mcpServers is no list of names and entries")
+    return tuple(found)
 
 
 def _mode(agent: str, value: Any) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coordinator.agents.announced import Announced
 from coordinator.agents.asking import Questions
@@ -51,9 +51,12 @@ from worker_agent.skills import SkillIndex
 from worker_agent.tools.base import ToolContext
 from worker_agent.tools.confinement import Confinements, Fence
 from worker_agent.tools.permissions import Mode, Policy
-from worker_agent.tools.registry import ToolRegistry
+from worker_agent.tools.registry import ToolRegistry, names
 from worker_agent.tools.rules import Places, RuleSet
 from worker_agent.tools.tool_hooks import HookedTools
+
+if TYPE_CHECKING:
+    from coordinator.agents.mcp_tools import McpTools
 
 WORKER_SCHEMA_TRIES = 3
 NOT_FOR_WORKERS = (tool_facts.AGENT.name, tool_facts.SEND_MESSAGE.name, tool_facts.TASK_STOP.name)
@@ -82,9 +85,11 @@ class EngineFactory:
     questions: Questions | None = None  # None: nobody can be asked
     skills: SkillIndex | None = None
     memory: MemoryIndex | None = None
+    mcp: McpTools | None = None
     deadline: float | None = None
     denials: list[PermissionDenial] = field(default_factory=list)
     _registries: dict[object, ToolRegistry] = field(default_factory=dict)
+    _given: dict[str, ToolRegistry] = field(default_factory=dict)  # by agent, where servers may offer something else later
     _contexts: dict[Path, tuple[str, str | None]] = field(default_factory=dict)
 
     # ── what a run of a worker needs ───────────────────────────────────────────────────────────────────────────────
@@ -126,7 +131,7 @@ class EngineFactory:
         """A worker's engine, and what is to be called when its run has ended. Raises `ConfigError`."""
         task = parts.task
         definition = self.agents.get(task.definition or "worker")
-        registry = self._registry(definition, task.allowed_tools)
+        registry = await self._tools_of(task.agent_id, definition, task.allowed_tools)
         policy = self._policy(definition, task)
         context = self._tool_context(
             agent_id=task.agent_id,
@@ -152,6 +157,7 @@ class EngineFactory:
             effort=definition.effort,
             result_schema=task.result_schema,
             hooks=parts.hooks,
+            told=self.mcp.told(registry) if self.mcp else None,
             top=False,
         )
 
@@ -192,6 +198,7 @@ class EngineFactory:
             effort=None,
             result_schema=None,
             hooks=self.hooks,
+            told=self._told_top(registry),
             top=True,
         )
         return engine, budget
@@ -215,9 +222,10 @@ class EngineFactory:
         effort: str | None,
         result_schema: Mapping[str, Any] | None,
         hooks: HookRunner,
+        told: str | None,
         top: bool,
     ) -> QueryEngine:
-        surroundings = history.surroundings or await self._surroundings(tool_context.cwd, journal)
+        surroundings = history.surroundings or await self._surroundings(tool_context.cwd, journal, told)
         system = (prompt, surroundings["system"])
         memory = surroundings["user_context"]
         memory_message = user(memory, kind="meta", meta=True) if memory else None
@@ -280,11 +288,13 @@ class EngineFactory:
             )
         )
 
-    async def _surroundings(self, cwd: Path, journal: TaskJournal) -> Mapping[str, Any]:
-        """System and user context of a new agent, stored before anything is sent."""
+    async def _surroundings(self, cwd: Path, journal: TaskJournal, told: str | None) -> Mapping[str, Any]:
+        """System and user context of a new agent, stored before anything is sent. `told` stands behind the latter."""
         if cwd not in self._contexts:
             self._contexts[cwd] = await self._read_contexts(cwd)
-        row = surroundings_row(*self._contexts[cwd], self.store.clock.now())
+        system, memory = self._contexts[cwd]
+        parts = filter(None, (memory, told and self.redact(told)))
+        row = surroundings_row(system, "\n\n".join(parts) or None, self.store.clock.now())
         await journal.append([row])
         surroundings: Mapping[str, Any] = row.data[SURROUNDINGS]
         return surroundings
@@ -335,20 +345,36 @@ class EngineFactory:
         twins = (cwd,) if cwd != policy.cwd else ()
         return Fence(policy.denied_rules(), Places(policy.cwd, policy.home, policy.roots, twins))
 
-    def _registry(self, definition: AgentDefinition, allowed: Sequence[str] | None) -> ToolRegistry:
+    def _told_top(self, registry: ToolRegistry) -> str | None:
+        if self.mcp is None:
+            return None
+        return self.mcp.told_coordinator() if self.options.use_coordinator else self.mcp.told(registry)
+
+    async def _tools_of(self, agent_id: str, definition: AgentDefinition, allowed: Sequence[str] | None) -> ToolRegistry:
+        """The tools of a worker, the same for as long as its conversation goes on here."""
+        if self.mcp is None:
+            return self._registry(definition, allowed)
+        version = await self.mcp.ready(definition)
+        if agent_id not in self._given:
+            self._given[agent_id] = self._registry(definition, allowed, version)
+        return self._given[agent_id]
+
+    def _registry(self, definition: AgentDefinition, allowed: Sequence[str] | None, version: int = 0) -> ToolRegistry:
         """The tools of a worker: the definition's, less what it may not have; `allowed` can only narrow further."""
-        key = (definition.name, None if allowed is None else tuple(allowed))
+        key = (definition.name, None if allowed is None else tuple(allowed), version)
         if key not in self._registries:
-            removed = {*NOT_FOR_WORKERS, *definition.disallowed_tools}
-            tools = self.tools.narrowed(
-                definition.tools, lambda name: "*" in removed or name in removed or self.policy.removes(name)
+            removed = (*NOT_FOR_WORKERS, *definition.disallowed_tools)
+            every = ToolRegistry((*self.tools, *self.mcp.tools(definition.name))) if self.mcp else self.tools
+            tools = every.narrowed(
+                definition.tools,
+                lambda name: any(names(entry, every.facts(name)) for entry in removed) or self.policy.removes(name),
             )
             if allowed is not None:
                 tools = tools.narrowed(tuple(allowed))
             if not len(tools) and (allowed or definition.tools):
                 asked = ", ".join(allowed or definition.tools or ())
                 raise ConfigError(f"no tool is left for agent type {definition.name!r}: {asked}")
-            self._registries[key] = tools
+            self._registries[key] = self.mcp.within_bounds(tools) if self.mcp else tools
         return self._registries[key]
 
     def _spawned(self, call: Block) -> Block | None:

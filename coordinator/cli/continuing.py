@@ -27,11 +27,12 @@ from coordinator.options import CHECKS, LIMITS, STRICTEST_FIRST, rank, stricter
 from coordinator.views.exit_codes import ExitCode
 from tasks.records import SessionRecord
 
-LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs"})
+LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config"})
 KEPT = (
     "permission_mode", "plan_only", "allowed_tools", "disallowed_tools", "add_dirs", "settings", "sandbox", "verify",
     "max_budget_usd", "token_budget", "system_prompt", "append_system_prompt", "model", "max_workers", "use_coordinator",
     "offline", "wait_approvals", "approval_timeout", "max_turns", "timeout", "json_schema", "worker_model", "fallback_model",
+    "mcp_config", "strict_mcp_config",
 )  # fmt: skip
 # What is said for one run: how its output looks, which session it is, where it runs.
 NOT_KEPT = (
@@ -110,7 +111,7 @@ def _cast(ctx: click.Context, name: str, value: Any) -> Any:
 
 
 def _added(name: str, old: Any, new: Any) -> Any:
-    return tuple(dict.fromkeys((*old, *new))) if name in ("disallowed_tools", "add_dirs") else new
+    return tuple(dict.fromkeys((*old, *new))) if name in ("disallowed_tools", "add_dirs", "mcp_config") else new
 
 
 def _tighter(name: str, old: Any, new: Any) -> Any:

@@ -127,6 +127,8 @@ WORK = [
          metavar="RULES", help="Rules that deny; repeatable."),
     flag("--add-dir", "add_dirs", type=DIRECTORY, multiple=True, help="Another directory that may be read; repeatable."),
     flag("--settings", metavar="PATH|JSON", help="A settings file, or its JSON, above the others."),
+    flag("--mcp-config", multiple=True, metavar="PATH|JSON", help="MCP servers from this file, or its JSON; repeatable."),
+    flag("--strict-mcp-config", is_flag=True, help="No other MCP servers than those of --mcp-config."),
     flag("--sandbox", type=click.Choice(("auto", "required", "off")), default="auto", show_default=True,
          help="Let the operating system hold shell commands: where it can, only if it can, never."),
     flag("--system-prompt", metavar="TEXT", help="In place of the coordinator's system prompt."),

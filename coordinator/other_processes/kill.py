@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from coordinator.other_processes.foreign import UNWOUND
-from coordinator.runs.processes import end_all
+from coordinator.runs.processes import end_all, servers_of
 from tasks import events, leases, processes, registry, sessions
 from tasks.connection import Connection
 from tasks.db import Database
@@ -141,7 +141,7 @@ def kill_session(db: Database, session_id: str, *, by: str = "user", grace: floa
         sessions.end(conn, session_id, fence, reason=f"killed by {by}")
 
     db.write(end)
-    survivors = _end_here(db, [session_id, *(task.id for task in live if task.attempt)], grace)
+    survivors = _end_here(db, [session_id, servers_of(session_id), *(task.id for task in live if task.attempt)], grace)
     return SessionReport(session_id, True, tuple(dict.fromkeys(word for words in survivors.values() for word in words)))
 
 

@@ -16,6 +16,12 @@ from tasks.errors import DatabaseError
 from worker_agent.process_tree import Survivor, end_tree, not_gone
 
 
+def servers_of(session_id: str) -> str:
+    """What the processes of a session's MCP servers are recorded and marked as: they end with the session, not with what
+    the session's own agent began."""
+    return f"{session_id}/mcp"
+
+
 class Processes:
     """Of one task (or, with the session's id, of the coordinator itself)."""
 
@@ -53,6 +59,11 @@ class Processes:
                 return await self._end_recorded()
         marker = None if self._store.lost else self._task_id
         return tuple(map(str, await end_all(marker, self._own, self._grace)))
+
+    async def end_recorded(self) -> tuple[str, ...]:
+        """As `end`, where something is on record: what an owner that died left behind."""
+        rows = self._store.read(lambda conn: processes.list_processes(conn, task_id=self._task_id))
+        return await self.end() if rows else ()
 
     async def _end_recorded(self) -> tuple[str, ...]:
         await self._store.writer.flush()

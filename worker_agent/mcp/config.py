@@ -1,14 +1,14 @@
 """MCP servers as people have configured them, read and never written.
 
-Places, highest first: `--mcp-config` (a path or JSON), local (`~/.claude.json` under `projects`), project (`.mcp.json` from
-the working directory up to the repository root), user (`~/.claude.json`), plugins. One whole entry wins, nothing is merged.
+Places, highest first: `--mcp-config` (a path or JSON), local (`~/.claude.json` under `projects`), project (`.mcp.json` of
+the working directory, then of the repository's root), user (`~/.claude.json`), plugins. One whole entry wins, nothing is merged.
 
 Rules of this file:
 
 1. What cannot be used becomes a `Problem` that names the file and the server; the others still count. A file that is named
    by a flag and cannot be read is an error.
-2. A server of the project comes from other people: it runs when the repository is trusted, or when a person approved
-   exactly this entry (`approvals.py`). A settings file may block it (`disabledMcpjsonServers`, always), and narrow what the
+2. A server of the project comes from other people: it runs when the repository is trusted and its file grants what it did
+   when that was said (`Gate.counts`), or when a person approved exactly this entry (`approvals.py`). A settings file may block it (`disabledMcpjsonServers`, always), and narrow what the
    trust covers (`enabledMcpjsonServers` without `enableAllProjectMcpServers`). Nobody's settings let one run that comes
    with an untrusted repository: a name says nothing about what stands behind it.
 3. `${VAR}` and `${VAR:-default}` are replaced in `command`, `args`, `env`, `url`, `headers`, `cwd`, when a server is about
@@ -33,6 +33,8 @@ from worker_agent.mcp.names import plain
 
 MAX_BYTES = 1_000_000  # of a file that a project or a flag names
 MAX_USER_BYTES = 64_000_000  # of `~/.claude.json`, where others keep a history, too
+_BOM = b"\xef\xbb\xbf"
+_LEFT_OUT = "leftOut"
 PROJECT_FILE = ".mcp.json"
 USER_FILE = ".claude.json"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -78,6 +80,7 @@ class ServerConfig:
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    vouched: bool = True  # False: its file came with a repository, and nobody trusts it as it is now
     standing: Standing = Standing.READY
 
     @property
@@ -105,9 +108,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What decides over servers of the project. `approved` tells whether a person approved an entry by its digest."""
+    """What decides over servers of the project. `counts` tells whether a trusted repository's file, by its path and its
+    `mcpServers`, is as it was when it was trusted; `approved` whether a person approved an entry by its digest."""
 
     trusted: bool = False
+    counts: Callable[[Path, Any], bool] = field(default=lambda path, servers: True)
     enabled: Collection[str] = ()
     disabled: Collection[str] = ()
     all_enabled: bool = False
@@ -120,7 +125,7 @@ class Gate:
             return Standing.DISABLED
         if self.approved(server):
             return Standing.READY
-        if not self.trusted:
+        if not (self.trusted and server.vouched):
             return Standing.NEEDS_APPROVAL
         narrowed = self.enabled and not self.all_enabled
         return Standing.NOT_ENABLED if narrowed and server.name not in self.enabled else Standing.READY
@@ -157,7 +162,7 @@ def load(
     `only_given` nothing else counts; `more` are those of plugins. Raises `ConfigError`."""
     found: list[ServerConfig] = []
     problems: list[Problem] = []
-    for entries, wrong in _places(cwd, home, root, gate.trusted, given, only_given):
+    for entries, wrong in _places(cwd, home, root, gate, given, only_given):
         found += entries
         problems += wrong
     if not only_given:
@@ -184,7 +189,7 @@ def _chosen(found: Sequence[ServerConfig], problems: list[Problem], gate: Gate) 
 Place = tuple[list[ServerConfig], list[Problem]]
 
 
-def _places(cwd: Path, home: Path, root: Path, trusted: bool, given: Sequence[str], only_given: bool) -> Iterator[Place]:
+def _places(cwd: Path, home: Path, root: Path, gate: Gate, given: Sequence[str], only_given: bool) -> Iterator[Place]:
     for text in given:
         yield _given(text, cwd)
     if only_given:
@@ -197,29 +202,25 @@ def _places(cwd: Path, home: Path, root: Path, trusted: bool, given: Sequence[st
         entry = projects.get(str(directory)) if isinstance(projects, Mapping) else None
         if isinstance(entry, Mapping):
             yield entries(entry.get("mcpServers"), Scope.LOCAL, f"{user} ({directory})")
-    for directory in _levels(cwd, root):
+    for directory in dict.fromkeys((cwd, root)):
         if directory != home:
-            yield _project(directory, None if trusted else root)
+            yield _project(directory / PROJECT_FILE, gate, root)
     yield entries(data.get("mcpServers"), Scope.USER, str(user))
 
 
-def _levels(cwd: Path, root: Path) -> list[Path]:
-    """`cwd` and what is above it up to `root`, the nearest first."""
-    levels = [directory for directory in (cwd, *cwd.parents) if directory.is_relative_to(root)]
-    return levels or [cwd]
-
-
-def _project(directory: Path, inside: Path | None) -> Place:
-    path = directory / PROJECT_FILE
+def _project(path: Path, gate: Gate, root: Path) -> Place:
     try:
-        content = disk.read_regular(path, limit=MAX_BYTES, inside=inside)
+        content = disk.read_regular(path, limit=MAX_BYTES, inside=None if gate.trusted else root)
     except (FileNotFoundError, NotADirectoryError):
         return [], []
     except disk.Outside:
         return [], [Problem(str(path), "is left out: it is a link out of the project")]
     except OSError as error:
         return [], [Problem(str(path), f"cannot be read: it {error.strerror}")]
-    return _of_file(content, Scope.PROJECT, str(path))
+    found, problems = _of_file(content, Scope.PROJECT, str(path))
+    if found and not gate.counts(path, orjson.loads(content.removeprefix(_BOM))["mcpServers"]):
+        found = [replace(server, vouched=False) for server in found]
+    return found, problems
 
 
 def _user_data(path: Path) -> tuple[Mapping[str, Any], list[Problem]]:
@@ -246,19 +247,31 @@ def _given(text: str, cwd: Path) -> Place:
         except OSError as error:
             raise ConfigError(f"--mcp-config {text}: it cannot be read ({error.strerror})") from None
     found, problems = _of_file(content, Scope.FLAG, source)
-    if problems and not found:
+    if problems and not found and _LEFT_OUT not in text:
         raise ConfigError(f"--mcp-config: {problems[0]}")
     return found, problems
 
 
+def to_keep(text: str, cwd: Path) -> str:
+    """A value of `--mcp-config` as it may be stored: a path, made absolute; of JSON, in which secrets may stand, the names."""
+    if not text.lstrip().startswith("{"):
+        return str(cwd / Path(text).expanduser())
+    found, _ = _of_file(text.encode("utf-8", "replace"), Scope.FLAG, "--mcp-config")
+    return orjson.dumps({"mcpServers": {}, _LEFT_OUT: [server.name for server in found]}).decode()
+
+
 def _of_file(content: bytes, scope: Scope, source: str) -> Place:
     try:
-        data = orjson.loads(content.removeprefix(b"\xef\xbb\xbf")) if content.strip() else {}
+        data = orjson.loads(content.removeprefix(_BOM)) if content.strip() else {}
     except orjson.JSONDecodeError as error:
         return [], [Problem(source, f"is no JSON: {error}")]
     if not isinstance(data, Mapping):
         return [], [Problem(source, "is no JSON object")]
-    return entries(data.get("mcpServers", data if scope is Scope.FLAG else None), scope, source)
+    found, problems = entries(data.get("mcpServers", data if scope is Scope.FLAG else None), scope, source)
+    if scope is Scope.FLAG and (names := data.get(_LEFT_OUT)):
+        text = f"the MCP servers {', '.join(map(str, names))} were given as JSON and not stored; give --mcp-config again to have them"
+        problems.append(Problem(source, text))
+    return found, problems
 
 
 def entries(

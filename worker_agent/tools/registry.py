@@ -62,12 +62,12 @@ class ToolRegistry:
     ) -> ToolRegistry:
         """The tools that `allowed` names (None: all) less those that `removed` takes away. An entry is a name, a rule
         of which the name counts (`Bash(git *)`), an MCP server (`mcp__srv`, `mcp__srv__*`), or `*`."""
-        kept = (t for t in self if (allowed is None or any(_names(entry, t.facts) for entry in allowed)))
+        kept = (t for t in self if (allowed is None or any(names(entry, t.facts) for entry in allowed)))
         return ToolRegistry(t for t in kept if not removed(t.name))
 
     def unknown(self, allowed: Sequence[str]) -> tuple[str, ...]:
         """The entries of an allow list that name no tool here."""
-        return tuple(entry for entry in allowed if not any(_names(entry, t.facts) for t in self))
+        return tuple(entry for entry in allowed if not any(names(entry, t.facts) for t in self))
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -79,7 +79,8 @@ class ToolRegistry:
         return isinstance(name, str) and self.get(name) is not None
 
 
-def _names(entry: str, facts: Facts) -> bool:
+def names(entry: str, facts: Facts) -> bool:
+    """Whether an entry of a list of tools speaks of the tool; see `narrowed`."""
     name = entry.partition("(")[0].strip()
     if name.startswith("mcp__"):
         server = name.removesuffix("__*")

@@ -122,6 +122,11 @@ def test_nothing_of_an_untrusted_repository_may_run_whatever_settings_enable(pla
         (Gate(trusted=True, enabled={"a"}, all_enabled=True), "ready", "ready"),
         (Gate(trusted=True, disabled={"a"}, all_enabled=True), "disabled", "ready"),
         (Gate(approved=lambda server: server.name == "a"), "ready", "needs approval"),
+        (
+            Gate(trusted=True, all_enabled=True, counts=lambda path, servers: "b" not in servers),
+            "needs approval",
+            "needs approval",
+        ),
         (Gate(approved=lambda server: True, disabled={"a"}), "disabled", "ready"),
     ],
 )

@@ -32,7 +32,12 @@ class McpTool(Tool):
         self.input_schema = tool.input_schema
         self.deferred = deferred
         self.offered = offered
+        self._trusted = trusted
         self._harmless = trusted and tool.read_only
+
+    def put_off(self) -> McpTool:
+        """The same tool, told to a model only once it was found."""
+        return McpTool(self.offered, trusted=self._trusted, deferred=True)
 
     def is_read_only(self, input: Input) -> bool:
         return self._harmless
