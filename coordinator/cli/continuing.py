@@ -111,7 +111,9 @@ def _cast(ctx: click.Context, name: str, value: Any) -> Any:
 
 
 def _added(name: str, old: Any, new: Any) -> Any:
-    return tuple(dict.fromkeys((*old, *new))) if name in ("disallowed_tools", "add_dirs", "mcp_config") else new
+    if name == "mcp_config":  # what is said now comes first; JSON was not stored, only its names
+        return (*new, *(text for text in old if not text.startswith("{") and text not in new))
+    return tuple(dict.fromkeys((*old, *new))) if name in ("disallowed_tools", "add_dirs") else new
 
 
 def _tighter(name: str, old: Any, new: Any) -> Any:

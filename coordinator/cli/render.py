@@ -325,6 +325,23 @@ def _agent_row(agent: Json) -> list[Piece]:
     return [Piece(one_line(cell)) for cell in cells]
 
 
+SERVER_COLUMNS = (
+    Column("NAME"),
+    Column("STATUS"),
+    Column("SCOPE", keep=4),
+    Column("TYPE", keep=5),
+    Column("RUNS OR REACHES", flexible=True, least=20),
+)
+
+
+def server_grid(servers: Sequence[Json]) -> Grid:
+    return Grid(SERVER_COLUMNS, [_server_row(server) for server in servers])
+
+
+def _server_row(server: Json) -> list[Piece]:
+    return [Piece(one_line(server[key])) for key in ("name", "status", "scope", "type", "target")]
+
+
 SHOWN_LINES = 40  # of a call that waits; the rest is counted
 
 

@@ -50,6 +50,14 @@ COMMANDS = {
         "Permission rules that apply here",
         members={"test": Entry('Say which rule decides a call such as "Bash(git push)"', "permissions:test")},
     ),
+    "mcp": Entry(
+        "MCP servers that apply here",
+        members={
+            "list": Entry("List MCP servers, and whether each may run", "mcp:list_servers"),
+            "test": Entry("Start MCP servers and say what each offers", "mcp:test"),
+            "approve": Entry("Let one MCP server of an untrusted directory run", "mcp:approve"),
+        },
+    ),
     "trust": Entry("Let a directory's own rules, hooks and agents count", "trust:trust"),
     "cost": Entry("What was spent, by session, agent, model or day", "cost:cost"),
     "doctor": Entry("Check this installation", "doctor:doctor"),

@@ -124,7 +124,8 @@ class Rule:
             return facts.access is Access.READ or (blocks_edits and facts.access is Access.EDIT)
         if self.tool == tool_facts.EDIT.name and self.kind is not Kind.FIELD:
             return facts.access is Access.EDIT
-        if self.tool.startswith("mcp__") and "*" not in self.tool and self.tool.count("__") == 1:
+        is_server = self.tool.count("__") == 1 or self.behavior is not Behavior.ALLOW  # a server's name may hold `__`
+        if self.tool.startswith("mcp__") and "*" not in self.tool and is_server:
             return facts.name.startswith(self.tool + "__")
         return "*" in self.tool and fnmatch.fnmatchcase(facts.name, self.tool)
 

@@ -59,6 +59,8 @@ def test_a_server_name_covers_all_its_tools() -> None:
         assert allow(text).names("mcp__db__read")
         assert not allow(text).names("mcp__dbx__read")
     assert deny("mcp__*").names("mcp__any__thing")
+    assert deny("mcp__my__db").names("mcp__my__db__drop")  # a server called `my__db`, or a tool: a fence means both
+    assert not allow("mcp__my__db").names("mcp__my__db__drop")
     assert deny("*").names("Bash")
 
 
