@@ -454,7 +454,7 @@ async def _compose(
     processes = Processes(store, store.session_id)
     history = engines.history(store.session_id)
     engine, budget = await engines.coordinator(registry, inbox, history, processes)
-    agent_tool.is_full = lambda: engine.params.context.is_nearly_full
+    agent_tool.is_full = lambda: engine.context.is_nearly_full
     return Session(
         options=options,
         store=store,

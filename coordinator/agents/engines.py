@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from coordinator.options import RunOptions, rank
 from coordinator.paths import Paths
 from coordinator.runs.background import Shells
 from coordinator.runs.processes import Processes
-from coordinator.runs.workers import WorkerParts, book
+from coordinator.runs.workers import Worker, WorkerParts, book
 from coordinator.store import Store
 from coordinator.tools.agent import launched
 from tasks import outbox
@@ -42,11 +42,12 @@ from worker_agent.context.injected import memory_files, system_context, user_con
 from worker_agent.errors import ConfigError
 from worker_agent.events import PermissionDenial
 from worker_agent.hooks import HookConfig, HookRunner
+from worker_agent.loop.agent import Agent
 from worker_agent.memory import MemoryIndex
 from worker_agent.messages import Block, Message, Usage, canonical, tool_result_block, user
 from worker_agent.process import TASK_MARKER
 from worker_agent.session.context import AfterCompact, AgentContext, BeforeCompact
-from worker_agent.session.engine import MAX_SCHEMA_TRIES, EngineParams, QueryEngine
+from worker_agent.session.engine import Limits, QueryEngine
 from worker_agent.skills import SkillIndex
 from worker_agent.tools.base import ToolContext
 from worker_agent.tools.confinement import Confinements, Fence
@@ -127,8 +128,8 @@ class EngineFactory:
             policy = policy.child(rules=policy.rules + RuleSet.from_flags((), definition.denied))
         return policy
 
-    async def worker(self, parts: WorkerParts) -> tuple[QueryEngine, Callable[[], None]]:
-        """A worker's engine, and what is to be called when its run has ended. Raises `ConfigError`."""
+    async def worker(self, parts: WorkerParts) -> Worker:
+        """Raises `ConfigError`."""
         task = parts.task
         definition = self.agents.get(task.definition or "worker")
         registry = await self._tools_of(task.agent_id, definition, task.allowed_tools)
@@ -153,9 +154,7 @@ class EngineFactory:
             history=parts.history,
             budget=budget,
             model=resolve(task.model or self.settings.worker_model or self.settings.model),
-            max_turns=definition.max_turns,
             effort=definition.effort,
-            result_schema=task.result_schema,
             hooks=parts.hooks,
             told=self.mcp.told(registry) if self.mcp else None,
             top=False,
@@ -165,7 +164,8 @@ class EngineFactory:
             budget.close()
             self.denials.extend(context.denials)
 
-        return engine, close
+        limits = Limits(max_turns=definition.max_turns, result_schema=task.result_schema, schema_tries=WORKER_SCHEMA_TRIES)
+        return Worker(engine, limits, close)
 
     async def coordinator(
         self, registry: ToolRegistry, inbox: TaskInbox, history: History, processes: Processes
@@ -194,9 +194,7 @@ class EngineFactory:
             history=history,
             budget=budget,
             model=self.settings.model,
-            max_turns=None,
             effort=None,
-            result_schema=None,
             hooks=self.hooks,
             told=self._told_top(registry),
             top=True,
@@ -218,9 +216,7 @@ class EngineFactory:
         history: History,
         budget: AgentBudget,
         model: str,
-        max_turns: int | None,
         effort: str | None,
-        result_schema: Mapping[str, Any] | None,
         hooks: HookRunner,
         told: str | None,
         top: bool,
@@ -230,63 +226,45 @@ class EngineFactory:
         memory = surroundings["user_context"]
         memory_message = user(memory, kind="meta", meta=True) if memory else None
         booked = partial(book, self.store, agent_id=agent_id, task_id=task_id, price=self.price)
-        context = AgentContext(
-            settings=self.settings,
+        agent = Agent(
             client=self.client,
             limiter=self.limiter,
-            journal=journal,
-            clock=self.store.clock,
             registry=registry,
             tool_context=tool_context,
             system=system,
             user_context=memory_message,
-            effort=effort,
+            model=model,
+            fallback_model=self.settings.fallback_model,
+            settings=self.settings,
+            journal=journal,
+            inbox=inbox,
+            attachments=Attachments(
+                cwd=tool_context.cwd,
+                facts=registry.facts,
+                read_files=tool_context.read_files,
+                memory=self.memory,
+                skills=self.skills if "Skill" in registry else None,
+                clock=self.store.clock,
+                started=surroundings["at"],
+                redact=self.redact,
+            ),
+            stop_hooks=hooks,
             budget=budget,
+            book=booked,
+            effort=effort,
+            deadline=self.deadline,
+            top=top,
+            clock=self.store.clock,
+        )
+        context = AgentContext(
+            agent=agent,
             stored=history.stored,
             rebuild_tasks=self.live_tasks if top else _nothing,
             rebuild_last=self._session_start if top else _nothing,
             before_compact=_asking(hooks),
             after_compact=_telling(hooks),
-            book=booked,
         )
-        return QueryEngine(
-            EngineParams(
-                client=self.client,
-                limiter=self.limiter,
-                registry=registry,
-                tool_context=tool_context,
-                system=system,
-                user_context=memory_message,
-                model=model,
-                fallback_model=self.settings.fallback_model,
-                settings=self.settings,
-                journal=journal,
-                context=context,
-                inbox=inbox,
-                attachments=Attachments(
-                    cwd=tool_context.cwd,
-                    facts=registry.facts,
-                    read_files=tool_context.read_files,
-                    memory=self.memory,
-                    skills=self.skills if "Skill" in registry else None,
-                    clock=self.store.clock,
-                    started=surroundings["at"],
-                    redact=self.redact,
-                ),
-                stop_hooks=hooks,
-                budget=budget,
-                book=booked,
-                history=history.messages,
-                open=history.open,
-                max_turns=max_turns,
-                effort=effort,
-                result_schema=result_schema,
-                schema_tries=MAX_SCHEMA_TRIES if top else WORKER_SCHEMA_TRIES,
-                deadline=self.deadline,
-                top=top,
-                clock=self.store.clock,
-            )
-        )
+        return QueryEngine(agent, context, history.messages, history.open)
 
     async def _surroundings(self, cwd: Path, journal: TaskJournal, told: str | None) -> Mapping[str, Any]:
         """System and user context of a new agent, stored before anything is sent. `told` stands behind the latter."""
@@ -453,8 +431,3 @@ def _telling(hooks: HookRunner) -> AfterCompact:
         await hooks.post_compact("manual" if trigger == "manual" else "auto", summary)
 
     return after_compact
-
-
-def with_limits(engine: QueryEngine, *, max_turns: int | None, result_schema: Mapping[str, Any] | None = None) -> None:
-    """Set what the next prompt of an engine is bound by."""
-    engine.params = replace(engine.params, max_turns=max_turns, result_schema=result_schema)

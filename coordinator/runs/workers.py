@@ -38,7 +38,7 @@ from worker_agent.errors import AgentError
 from worker_agent.events import Event, ModelCalled, Result
 from worker_agent.hooks import HookRunner
 from worker_agent.messages import Message, Usage, user
-from worker_agent.session.engine import QueryEngine
+from worker_agent.session.engine import Limits, QueryEngine
 
 MAX_OBJECTIONS = 8  # of hooks to one task's end
 T = TypeVar("T")
@@ -59,12 +59,20 @@ class WorkerParts:
     hooks: HookRunner
 
 
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker ready to run: its engine, what each of its prompts is bound by, and what is to be called when its run has
+    ended."""
+
+    engine: QueryEngine
+    limits: Limits
+    close: Callable[[], None]
+
+
 class Engines(Protocol):
     """Builds engines; see `engines.py`."""
 
-    async def worker(self, parts: WorkerParts) -> tuple[QueryEngine, Callable[[], None]]:
-        """The engine, and what is to be called when its run has ended."""
-        ...
+    async def worker(self, parts: WorkerParts) -> Worker: ...
 
     def worker_hooks(self, task: TaskRecord, cwd: Path) -> HookRunner: ...
 
@@ -104,6 +112,7 @@ class WorkerRun:
         self._tell = Coalesced(self._tell_progress)
         self._task: TaskRecord  # from the claim on
         self._engine: QueryEngine | None = None
+        self._limits = Limits()
         self._inbox: TaskInbox | None = None
         self._tree: Worktree | None = None
         self._held: HeldDirectory | None = None
@@ -197,7 +206,7 @@ class WorkerRun:
         await journal.append(history.added)
         self._inbox = self._engines.inbox(self._task.agent_id)
         self._hooks = self._engines.worker_hooks(self._task, cwd)
-        self._engine, self._close = await self._engines.worker(
+        worker = await self._engines.worker(
             WorkerParts(
                 task=self._task,
                 cwd=cwd,
@@ -208,6 +217,7 @@ class WorkerRun:
                 hooks=self._hooks,
             )
         )
+        self._engine, self._limits, self._close = worker.engine, worker.limits, worker.close
         if self._stopping is not None:
             self._engine.interrupt(self._stopping)
         begun = any(message.data.get("task_id") == self._task_id for message in history.messages)
@@ -282,7 +292,7 @@ class WorkerRun:
     async def _submit(self, prompt: Message | None) -> Ended:
         assert self._engine is not None
         result: Result | None = None
-        async for event in self._engine.submit_message(prompt):
+        async for event in self._engine.submit_message(prompt, self._limits):
             result = event if isinstance(event, Result) else None
             self._take(event)
         assert result is not None

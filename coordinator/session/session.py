@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import AgentBudget
-from coordinator.agents.engines import EngineFactory, with_limits
+from coordinator.agents.engines import EngineFactory
 from coordinator.agents.inbox import FROM_USER, TaskInbox
 from coordinator.agents.journal import History
 from coordinator.observed import Observed, Observer
@@ -39,7 +39,7 @@ from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import Verdict
 from worker_agent.messages import Message, user
 from worker_agent.session.commands import parse_command
-from worker_agent.session.engine import QueryEngine
+from worker_agent.session.engine import Limits, QueryEngine
 
 BY_USER = "user"
 TOGETHER = 0.05  # seconds: workers that end at about the same time are told of in one turn, not in one each
@@ -65,8 +65,8 @@ class SessionHandle:
         self._session = session
         self.session_id = session.store.session_id
         self.cwd = session.record.cwd
-        self.model = session.engine.params.model
-        self.tools = tuple(tool.name for tool in session.engine.params.registry)
+        self.model = session.engine.agent.model
+        self.tools = tuple(tool.name for tool in session.engine.agent.registry)
         self.permission_mode = str(session.engines.policy.mode)
 
     def interrupt(self) -> None:
@@ -137,7 +137,7 @@ class Session:
         self._end_is_stored = False
         self._is_verified = self._is_shaped = False  # since the last turn
         self._cut_short = asyncio.Event()
-        self._verifier = Verifier(options.verify, record.cwd, engine.params.tool_context, processes)
+        self._verifier = Verifier(options.verify, record.cwd, engine.agent.tool_context, processes)
         self.foreign = make_foreign(
             Reactions(
                 running=lambda: set(backend.running()),
@@ -268,7 +268,7 @@ class Session:
         """In place of `run`: summarise the stored conversation, and leave everything else as it stands."""
         keeping = asyncio.create_task(lease.keep(self.store, lambda: self.end(Cause.LOST)), name="lease")
         try:
-            await self.engine.params.journal.append(self._history.added)
+            await self.engine.agent.journal.append(self._history.added)
             return await self._submit(f"/compact {instructions}".rstrip())
         finally:
             keeping.cancel()
@@ -288,13 +288,12 @@ class Session:
             self._notice(NoticeKind.CONFIG, line)
         if self._history.messages:
             self._over_budget_before = results.over_budget(self.store)
-        await self.engine.params.journal.append(self._history.added)
+        await self.engine.agent.journal.append(self._history.added)
         greeting = await self._greeting()
         for task in self.coordinator.live():
             await self._adopt(task)
         if self._history.added and (live := await self.engines.live_tasks()):
-            await self.engine.params.journal.append(live)
-            self.engine.messages = (*self.engine.messages, *live)
+            await self.engine.append(*live)
         prompt = self.options.prompt
         if prompt and parse_command(prompt) is not None:
             return prompt
@@ -310,7 +309,7 @@ class Session:
         taken_up = "fork" if self.options.fork_session else "resume"
         verdict = await self._hooks.session_start(taken_up if self._history.messages else "startup")
         self.engines.environment = {**self.engines.environment, **verdict.environment}
-        context = self.engine.params.tool_context
+        context = self.engine.agent.tool_context
         context.environment = {**context.environment, **verdict.environment}
         return verdict.context
 
@@ -338,14 +337,14 @@ class Session:
         """One run of the coordinator's loop."""
         self._is_verified = self._is_shaped = False
         limit = self.options.max_turns
-        with_limits(self.engine, max_turns=None if limit is None else max(0, limit - self.engine.tool_turns))
-        return await self._submit(prompt)
+        left = None if limit is None else max(0, limit - self.engine.tool_turns)
+        return await self._submit(prompt, Limits(max_turns=left))
 
-    async def _submit(self, prompt: Message | str | None) -> Result:
+    async def _submit(self, prompt: Message | str | None, limits: Limits = Limits()) -> Result:
         result: Result | None = None
         self._in_turn = True
         try:
-            async for event in self.engine.submit_message(prompt):
+            async for event in self.engine.submit_message(prompt, limits):
                 result = event if isinstance(event, Result) else None
                 self._observer(Observed(self.store.session_id, None, event))
         finally:
@@ -409,9 +408,9 @@ class Session:
         """The answer once more, as JSON that fits the schema: asked for when the work is done, because the answers
         before it, while workers ran, are no results."""
         self._is_shaped = True
-        with_limits(self.engine, max_turns=None, result_schema=schema)
         text = "Give the result of the whole work now, as one JSON value that fits the required schema, and nothing else."
-        return await self._submit(user(text, kind="meta", meta=True, data={"reason": "result_schema"}))
+        asked = user(text, kind="meta", meta=True, data={"reason": "result_schema"})
+        return await self._submit(asked, Limits(result_schema=schema))
 
     async def _verify(self, result: Result) -> Result:
         """Run the command that must succeed; what it complains of goes back to the coordinator, within a bound."""

@@ -112,7 +112,7 @@ def simulate(tmp: Path, model, turns, *, thinks=False):
             subject = engine(api, tmp, tools=[Probe(then=result_of_40_kb)], settings=settings)
             run = await collect(subject, "find the fact")
             await subject.close()
-            await subject.params.client.close()
+            await subject.agent.client.close()
             return run
 
         run = asyncio.run(main())

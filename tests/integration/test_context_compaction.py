@@ -12,7 +12,6 @@ from worker_agent import messages as m
 from worker_agent.causes import Cause
 from worker_agent.config import ContextSettings, Settings
 from worker_agent.context.rebuild import after_boundary
-from worker_agent.session.context import AgentContext
 from worker_agent.session.transcript import MemoryJournal
 from worker_agent.tools.base import ToolResult
 from worker_agent.tools.builtin.read import Read
@@ -66,21 +65,13 @@ def resumed(api, run, **fields):
     """An engine that goes on with what the journal of `run` holds."""
     stored = run.journal.messages
     history = tuple(row for row in after_boundary(stored) if row.kind not in ("view", "notice"))
-    params = run.engine.params
+    agent = run.engine.agent
     journal = MemoryJournal()
     journal.messages = list(stored)
-    again = engine(
-        api, params.tool_context.spill_dir.parent, tools=list(params.registry), settings=params.settings,
-        journal=journal, history=history, user_context=params.user_context, **fields,
+    return engine(
+        api, agent.tool_context.spill_dir.parent, tools=list(agent.registry), settings=agent.settings,
+        journal=journal, history=history, stored=stored, user_context=agent.user_context, **fields,
     )  # fmt: skip
-    old = again.params.context
-    context = AgentContext(
-        settings=params.settings, client=old.client, limiter=old.limiter, journal=journal, clock=old.clock,
-        registry=old.registry, tool_context=old.tool_context, system=old.system, user_context=params.user_context,
-        stored=stored,
-    )  # fmt: skip
-    again.params = replace(again.params, context=context)
-    return again
 
 
 def job(api, tmp, model, work, prompts=1, resume=False, **context):
@@ -88,7 +79,6 @@ def job(api, tmp, model, work, prompts=1, resume=False, **context):
 
     async def main():
         subject = engine(api, tmp, tools=[results()], settings=settings(model, **context), user_context=MEMORY)
-        subject.params.context.user_context = MEMORY
         runs = []
         for number in range(prompts):
             if number and resume:
@@ -96,7 +86,7 @@ def job(api, tmp, model, work, prompts=1, resume=False, **context):
                 subject = resumed(api, runs[-1])
             runs.append(await collect(subject, f"prompt {number}"))
         await subject.close()
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return runs[-1]
 
     return asyncio.run(main())
@@ -262,7 +252,7 @@ def test_compaction_by_hand_takes_instructions_and_keeps_a_question_nobody_answe
         await collect(subject, "prompt 0")
         told = await collect(subject, "/compact keep the numbers")
         last = await collect(subject, "and now?")
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return told, last
 
     with server(work) as api:
@@ -283,13 +273,12 @@ def test_a_compaction_can_be_compacted(tmp_path, model):
 
     async def main(api):
         subject = engine(api, tmp_path, tools=[results(100)], settings=settings(model), user_context=MEMORY)
-        subject.params.context.user_context = MEMORY
         for _ in range(3):
             await collect(subject, "go on")
             told = await collect(subject, "/compact")
             assert told.result.text == "The conversation was summarised."
         last = await collect(subject, "go on")
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return last
 
     with server(work) as api:
@@ -335,7 +324,7 @@ def test_an_interrupt_ends_a_compaction(tmp_path):
             await asyncio.sleep(0.01)
         subject.interrupt(Cause.PERSON)
         run = await running
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return run
 
     with server(script) as api:
@@ -364,12 +353,12 @@ def test_what_is_rebuilt_stands_in_the_given_order(tmp_path):
 
     async def main(api):
         subject = engine(api, tmp_path, tools=[Read(), TodoWrite()], settings=settings(CLIENT, compact_keep=0.0))
-        subject.params.context.rebuild_tasks, subject.params.context.rebuild_last = tasks, hooks
+        subject.context.rebuild_tasks, subject.context.rebuild_last = tasks, hooks
         await collect(subject, "begin")
         await collect(subject, "/compact")
         seen.write_text("answer = 43\n")
         await collect(subject, "go on")
-        await subject.params.client.close()
+        await subject.agent.client.close()
 
     with server(script) as api:
         asyncio.run(main(api))
@@ -390,7 +379,7 @@ def test_after_a_compaction_a_picture_and_a_notebook_come_back_as_a_note_and_tex
         subject = engine(api, tmp_path, tools=[Read()], settings=settings(CLIENT, compact_keep=0.0))
         for prompt in ("begin", "/compact", "go on"):
             await collect(subject, prompt)
-        await subject.params.client.close()
+        await subject.agent.client.close()
 
     with server([message(*calls), text("half"), text("SUMMARY"), text("whole")]) as api:
         asyncio.run(main(api))

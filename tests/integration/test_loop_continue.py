@@ -99,8 +99,8 @@ def test_staged_collapses_are_drained_before_anything_is_summarised(tmp_path):
         if isinstance(event, e.ToolFinished):
             from worker_agent.context.values import Collapse
 
-            answer = next(msg for msg in engine.params.journal.messages if msg.role == "assistant")
-            engine.params.context.pipeline.staged.append(Collapse(answer.id, answer.id, "it probed"))
+            answer = next(msg for msg in engine.agent.journal.messages if msg.role == "assistant")
+            engine.context.pipeline.staged.append(Collapse(answer.id, answer.id, "it probed"))
 
     with FakeAPI(script) as api:
         api.allow_prefix_change()

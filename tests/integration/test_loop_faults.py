@@ -101,7 +101,7 @@ def test_a_wait_that_outlasts_the_deadline_is_not_waited_for(tmp_path):
     async def main(api):
         subject = engine(api, tmp_path, deadline=asyncio.get_running_loop().time() + 5)
         run = await collect(subject, "hi")
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return run
 
     with FakeAPI([fault]) as api:
@@ -133,7 +133,7 @@ def test_an_output_cap_once_refused_is_not_tried_again_by_anybody(tmp_path):
     with FakeAPI(script) as api:
         run = drive(api, tmp=tmp_path, tools=[Probe()])
     assert [r.body["max_tokens"] for r in api.requests] == [16_000, 8_192, 8_192]
-    assert run.engine.params.limiter.output_caps == {MAIN: 8_192}
+    assert run.engine.agent.limiter.output_caps == {MAIN: 8_192}
 
 
 class OneMoreCall:
@@ -377,7 +377,7 @@ def test_thirty_agents_that_meet_a_rate_limit_all_wait_then_spread_out_and_finis
         subjects = [engine(api, tmp_path, limiter=limiter, context_fields={"agent_id": f"a{n}"}) for n in range(30)]
         runs = await asyncio.gather(*(collect(one, f"hi {n}") for n, one in enumerate(subjects)))
         for one in subjects:
-            await one.params.client.close()
+            await one.agent.client.close()
         return runs
 
     with FakeAPI(script) as api:

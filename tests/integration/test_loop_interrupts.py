@@ -1,7 +1,6 @@
 """Interrupts at every point of a turn: the reason is right, the history can be sent, nothing is left running."""
 
 import asyncio
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -44,7 +43,7 @@ def test_before_the_first_byte_of_an_answer(tmp_path):
         await asyncio.to_thread(gate.wait_reached)
         subject.interrupt(Cause.PERSON)
         run = await running
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return run
 
     with FakeAPI([hold(gate, text("too late"))]) as api:
@@ -80,7 +79,7 @@ def test_a_shell_command_is_gone_with_all_its_processes(tmp_path, streaming):
             await asyncio.sleep(0.01)
         subject.interrupt(Cause.PERSON)
         run = await running
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return run
 
     with FakeAPI([message(*parts)]) as api:
@@ -101,7 +100,7 @@ def test_the_conversation_goes_on_after_an_interrupt(tmp_path):
         stop = lambda event: subject.interrupt(Cause.PERSON) if isinstance(event, e.TextDelta) else None  # noqa: E731
         first = await collect(subject, "first", stop)
         second = await collect(subject, "second")
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return first, second
 
     with FakeAPI([message(text("Once", gate, " upon"), tool_use("Probe", {"n": 1})), text("Here again.")]) as api:
@@ -128,7 +127,7 @@ def test_a_caller_that_is_cancelled_leaves_nothing_running(tmp_path):
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
 
     with FakeAPI([tool_use("Probe", {"n": 1})]) as api:
@@ -141,12 +140,9 @@ def test_a_caller_that_is_cancelled_leaves_nothing_running(tmp_path):
 
 def with_summaries(api, tmp_path, **fields):
     async def main():
-        subject = engine(api, tmp_path, tools=[Probe()], **fields)
-        settings = subject.params.settings
-        on = replace(settings, loop=replace(settings.loop, tool_use_summaries=True))
-        subject.params = replace(subject.params, settings=on)
+        subject = engine(api, tmp_path, tools=[Probe()], summaries=True, **fields)
         run = await collect(subject, "hi")
-        await subject.params.client.close()
+        await subject.agent.client.close()
         assert len(asyncio.all_tasks()) == 1
         return run
 

@@ -65,7 +65,7 @@ def test_the_fallback_holds_for_the_next_prompts_until_its_time_is_over(tmp_path
         subject._overloads.until = 0.0
         await collect(subject, "three")
         await subject.close()
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return [request.body["model"] for request in api.requests]
 
     overloaded = http_error(529, "overloaded_error", "Overloaded")

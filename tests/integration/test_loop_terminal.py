@@ -114,7 +114,7 @@ class Broken:
 
 def test_model_error_for_the_unforeseen(tmp_path):
     async def main(api):
-        real = engine(api, tmp_path).params.client
+        real = engine(api, tmp_path).agent.client
         run = await collect(engine(api, tmp_path, client=Broken(real)), "hi")
         await real.close()
         return run
@@ -173,7 +173,7 @@ def test_aborted_before_the_first_call(tmp_path):
         subject = engine(api, tmp_path)
         subject.interrupt(Cause.PERSON)
         run = await collect(subject, "hi")
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return run
 
     with FakeAPI([]) as api:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.agents.budget import Amount, Limit, TreeBudget
-from tests.support.agent import FAST, Probe, collect, engine
+from tests.support.agent import Probe, collect, engine
 from tests.support.fake_api import FakeAPI, text, tool_use
 from worker_agent import events as e
 from worker_agent import messages as m
 from worker_agent.api.client import ModelRequest
-from worker_agent.config import LoopSettings, Settings
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage
 
@@ -33,13 +31,12 @@ def test_a_compaction_leaves_the_budgets_notice_to_the_agent(tmp_path: Path) -> 
         tree = TreeBudget(dollar_a_thousand, Limit(usd=1_000.0))
         budget = tree.agent(idles=True)
         subject = engine(api, tmp_path, budget=budget)
-        subject.params.context.budget = budget  # type: ignore[attr-defined]
         await collect(subject, "first")
         tree.spent = Amount(850.0, 0)
         await collect(subject, "/compact")
         run = await collect(subject, "go on")
         await subject.close()
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return run.notices("budget")
 
     with FakeAPI([text("one"), text("summary"), text("two")], allow_violations=True) as api:  # a compaction moves the prefix
@@ -53,12 +50,10 @@ def test_the_line_about_a_turns_tools_is_held_settled_and_booked(tmp_path: Path)
     tree = TreeBudget(dollar_a_thousand, Limit(usd=1_000.0))
 
     async def main(api: FakeAPI) -> list[e.Notice]:
-        subject = engine(api, tmp_path, tools=[Probe()], budget=tree.agent(idles=True), book=booked.append)
-        loop = LoopSettings(tool_use_summaries=True)
-        subject.params = replace(subject.params, settings=replace(Settings(model="claude-sonnet-5", retry=FAST), loop=loop))
+        subject = engine(api, tmp_path, tools=[Probe()], summaries=True, budget=tree.agent(idles=True), book=booked.append)
         run = await collect(subject, "go")
         await subject.close()
-        await subject.params.client.close()
+        await subject.agent.client.close()
         return run.notices("tool_use_summary")
 
     with FakeAPI(_by_tools) as api:

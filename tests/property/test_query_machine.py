@@ -175,8 +175,8 @@ def check(script, looks, changes, hooks, interrupt_at, fallback, max_turns):
 
         async with asyncio.timeout(20):
             run = await collect(subject, "do it", watch)
-        await subject.params.context.close()
-        await subject.params.client.close()
+        await subject.context.close()
+        await subject.agent.client.close()
         tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
         assert not tasks, tasks
         return run

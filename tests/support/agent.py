@@ -8,8 +8,9 @@ assert run.result.reason == "completed"
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,14 +20,18 @@ from worker_agent import tool_facts
 from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.config import RetrySettings, Settings, SystemClock
+from worker_agent.loop.agent import Agent
+from worker_agent.loop.ports import ContextPort
 from worker_agent.loop.state import Terminal
+from worker_agent.messages import Message
 from worker_agent.session.context import AgentContext
-from worker_agent.session.engine import EngineParams, QueryEngine
+from worker_agent.session.engine import Limits, QueryEngine
 from worker_agent.session.transcript import MemoryJournal
 from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Allow, Decision, Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.registry import ToolRegistry
 
+LIMITS = {field.name for field in dataclasses.fields(Limits)}
 FAST = RetrySettings(first_delay=0.01, max_delay=0.05, silence=5.0)
 
 
@@ -119,45 +124,49 @@ def engine(
     settings: Settings | None = None,
     journal: MemoryJournal | None = None,
     context_fields: dict[str, Any] | None = None,
+    history: tuple[Message, ...] = (),
+    stored: Sequence[Message] = (),
+    context: ContextPort | None = None,
+    summaries: bool = False,
     **fields: Any,
 ) -> QueryEngine:
-    """An engine whose client speaks to `api`. Must be made inside a running event loop; `fields` go to EngineParams."""
+    """An engine whose client speaks to `api`. Must be made inside a running event loop; `fields` are those of `Agent` and
+    of `Limits`, which bind every prompt; `stored` is the whole transcript of a resumed agent."""
     clock = fields.pop("clock", SystemClock())
     settings = settings or Settings(model="claude-sonnet-5", retry=FAST)
-    settings = replace(settings, loop=replace(settings.loop, tool_use_summaries=False))
+    settings = replace(settings, loop=replace(settings.loop, tool_use_summaries=summaries))
     rng = random.Random(7)
-    client = fields.pop("client", None) or AnthropicClient(
-        settings=settings, clock=clock, base_url=api.base_url, api_key="test"
+    limits = Limits(**{name: fields.pop(name) for name in LIMITS & fields.keys()})
+    agent = Agent(
+        client=fields.pop("client", None)
+        or AnthropicClient(settings=settings, clock=clock, base_url=api.base_url, api_key="test"),
+        limiter=fields.pop("limiter", None) or Limiter(clock, rng),
+        registry=ToolRegistry(tools),
+        tool_context=tool_context(tmp, **(context_fields or {})),
+        system=fields.pop("system", ("You are an agent under test.",)),
+        model=fields.pop("model", settings.model),
+        settings=settings,
+        journal=journal or MemoryJournal(),
+        clock=clock,
+        rng=rng,
+        **fields,
     )
-    limiter = fields.pop("limiter", None) or Limiter(clock, rng)
-    journal = journal or MemoryJournal()
-    registry = ToolRegistry(tools)
-    context = tool_context(tmp, **(context_fields or {}))
-    system = fields.pop("system", ("You are an agent under test.",))
-    agent_context = fields.pop("context", None) or AgentContext(
-        settings=settings, client=client, limiter=limiter, journal=journal, clock=clock, registry=registry,
-        tool_context=context, system=system, rng=rng,
-    )  # fmt: skip
-    return QueryEngine(
-        EngineParams(
-            client=client,
-            limiter=limiter,
-            registry=registry,
-            tool_context=context,
-            system=system,
-            model=fields.pop("model", settings.model),
-            settings=settings,
-            journal=journal,
-            context=agent_context,
-            clock=clock,
-            rng=rng,
-            **fields,
-        )
-    )
+    return Subject(limits, agent, context or AgentContext(agent=agent, stored=stored), history)
+
+
+class Subject(QueryEngine):
+    """An engine all of whose prompts are bound by the same limits."""
+
+    def __init__(self, limits: Limits, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.limits = limits
+
+    def submit_message(self, prompt: Any, limits: Limits | None = None) -> AsyncIterator[e.Event]:
+        return super().submit_message(prompt, limits or self.limits)
 
 
 async def collect(subject: QueryEngine, prompt: Any, watch: Callable[[e.Event], None] | None = None) -> Run:
-    run = Run(journal=subject.params.journal, engine=subject)
+    run = Run(journal=subject.agent.journal, engine=subject)
     async for event in subject.submit_message(prompt):
         run.events.append(event)
         if watch is not None:
@@ -172,8 +181,8 @@ def drive(api: Any, prompt: Any = "do it", *, watch: Any = None, **fields: Any) 
         subject = engine(api, **fields)
         bound = (lambda event: watch(event, subject)) if watch is not None else None
         run = await collect(subject, prompt, bound)
-        await subject.params.context.close()
-        await subject.params.client.close()
+        await subject.context.close()
+        await subject.agent.client.close()
         left = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
         assert not left, f"left running: {left}"
         return run

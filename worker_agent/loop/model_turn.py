@@ -114,7 +114,7 @@ class ModelTurn:
         self.answer = Answer(message=None, model=self.model)
         self.stored = False
         self.told: tuple[Message, ...] = ()  # what the agent was told for this call, stored before it
-        self._schedule = RetrySchedule(params.settings.retry, params.rng)
+        self._schedule = RetrySchedule(params.agent.settings.retry, params.agent.rng)
         self._cap = self._first_cap()
         self._attempt = 0
         self._has_refreshed_credentials = False
@@ -168,7 +168,7 @@ class ModelTurn:
                 return
             try:
                 async with self.params.abort.guard():
-                    await self.params.clock.sleep(next_step.delay)
+                    await self.params.agent.clock.sleep(next_step.delay)
             except Interrupted as interrupted:
                 self.answer = Answer(message=None, model=self.model, aborted=str(interrupted))
                 return
@@ -191,7 +191,7 @@ class ModelTurn:
     async def _tell(self, call: Call, message: Message) -> None:
         """What the agent must know for this call stands at its end, and in the history before it; said once a turn."""
         if message.content not in [told.content for told in self.told]:
-            await self.params.journal.append((message,))
+            await self.params.agent.journal.append((message,))
             self.told = (*self.told, message)
             call.request = replace(call.request, messages=(*call.request.messages, message))
 
@@ -257,14 +257,14 @@ class ModelTurn:
             return _Mend(0.0, (e.Notice(e.NoticeKind.EMPTY_ANSWER, "the answer was empty; asking once more"),))
         if error.kind is ErrorKind.AUTHENTICATION and not self._has_refreshed_credentials:
             self._has_refreshed_credentials = True
-            return _Mend(0.0) if await self.params.client.refresh_credentials() else _Mend(None)
+            return _Mend(0.0) if await self.params.agent.client.refresh_credentials() else _Mend(None)
         if error.kind is ErrorKind.MAX_TOKENS_TOO_LARGE:
             return self._lower_cap(error)
         if error.kind is ErrorKind.MEDIA_TOO_LARGE and self._names_media(error):
             return await self._leave_out(error)
-        if self.overloads.counter.tripped and self.params.fallback_model not in (None, self.model):
+        if self.overloads.counter.tripped and self.params.agent.fallback_model not in (None, self.model):
             return await self._fall_back()
-        self.params.limiter.observe(error)
+        self.params.agent.limiter.observe(error)
         delay = self._schedule.delay(error, self._attempt, deadline_left=self._deadline_left())
         if delay is None:
             return _Mend(None)
@@ -280,7 +280,7 @@ class ModelTurn:
         `api/normalize.py`). A path that was named before is no reason to try again."""
         self._refused_media |= set(error.paths)
         row = m.notice(error.message, kind="api_error", media=list(error.paths))
-        await self.params.journal.append((row,))
+        await self.params.agent.journal.append((row,))
         self.told = (*self.told, row)
         text = f"{error.message}; what it names is left out"
         return _Mend(0.0, (e.Notice(e.NoticeKind.MEDIA_REFUSED, text, {"paths": list(error.paths)}),))
@@ -291,16 +291,16 @@ class ModelTurn:
             return _Mend(None)
         self._lowered_cap_count += 1
         if error.actual == self._cap:  # the model's own maximum, not what this prompt leaves of the window
-            self.params.limiter.output_caps[self.model] = fits
+            self.params.agent.limiter.output_caps[self.model] = fits
         text = f"the output cap of {self._cap:,} tokens does not fit; trying {fits:,}"
         self._cap = fits
         return _Mend(0.0, (e.Notice(e.NoticeKind.OUTPUT_CAP, text),))
 
     async def _fall_back(self) -> _Mend:
-        before, self.model = self.model, self.params.fallback_model or self.model
-        self.info = await self.params.client.model_info(self.model)
+        before, self.model = self.model, self.params.agent.fallback_model or self.model
+        self.info = await self.params.agent.client.model_info(self.model)
         self._cap, self._attempt = self._first_cap(), 0
-        self.overloads.took_over(self.model, self.params.clock.monotonic())
+        self.overloads.took_over(self.model, self.params.agent.clock.monotonic())
         text = f"{before} is overloaded; {self.model} takes over"
         return _Mend(
             0.0, (e.Notice(e.NoticeKind.MODEL_FALLBACK, text, {"from": before, "to": self.model, "reason": "overloaded"}),)
@@ -309,7 +309,7 @@ class ModelTurn:
     def _retry_notice(self, error: ModelError, delay: float) -> e.Notice:
         data = {
             "attempt": self._attempt,
-            "max_retries": self.params.settings.retry.max_tries,
+            "max_retries": self.params.agent.settings.retry.max_tries,
             "retry_delay_ms": round(delay * 1000),
             "error_status": error.status,
             "error": error.kind.value,
@@ -317,16 +317,16 @@ class ModelTurn:
         return e.Notice(e.NoticeKind.API_RETRY, f"{error.message}; trying again in {delay:.1f} s", data)
 
     def _deadline_left(self) -> float | None:
-        deadline = self.params.deadline
-        return None if deadline is None else max(0.0, deadline - self.params.clock.monotonic())
+        deadline = self.params.agent.deadline
+        return None if deadline is None else max(0.0, deadline - self.params.agent.clock.monotonic())
 
     # ── values ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _new_try(self) -> Try:
         executor = StreamingToolExecutor(
-            self.params.registry,
+            self.params.agent.registry,
             self.state.tool_context,
-            max_concurrency=self.params.settings.tools.max_concurrency,
+            max_concurrency=self.params.agent.settings.tools.max_concurrency,
             record_intent=self._record_intent,
             on_event=self.buffer.put,
             on_outcome=self._record_outcome,
@@ -334,22 +334,22 @@ class ModelTurn:
         return Try(executor=executor)
 
     def _first_cap(self) -> int:
-        settings = self.params.settings.loop
+        settings = self.params.agent.settings.loop
         cap = self.state.max_output_tokens_override or settings.max_output_tokens or settings.default_output_tokens
-        return min(cap, self.info.max_output, self.params.limiter.output_caps.get(self.model, cap))
+        return min(cap, self.info.max_output, self.params.agent.limiter.output_caps.get(self.model, cap))
 
     def _request(self) -> ModelRequest:
         view = self.overloads.without_foreign_thinking(self.prepared.view, self.model)
-        view = with_user_context((*view, *self.told), self.params.user_context)
+        view = with_user_context((*view, *self.told), self.params.agent.user_context)
         return ModelRequest(
             model=self.model,
             max_tokens=self._cap,
-            system=self.params.system,
-            tools=self.params.registry.specs(),
+            system=self.params.agent.system,
+            tools=self.params.agent.registry.specs(),
             messages=view,
-            conversation=self.params.conversation,
+            conversation=self.params.agent.id,
             tools_allowed=not self.state.report_only,
-            effort=self.params.effort,
+            effort=self.params.agent.effort,
             output_schema=self.params.output_schema,
             context_management=self.prepared.context_management,
             betas=self.prepared.betas,
@@ -398,7 +398,7 @@ class ModelTurn:
                 stop_reason=fields.get("stop_reason"),
                 model=self.model,
                 response_id=current.call.response_id if current.call else None,
-                at=self.params.clock.now(),
+                at=self.params.agent.clock.now(),
             )
         return Answer(
             message=message,
@@ -416,11 +416,11 @@ class ModelTurn:
         if not self.stored:
             current = self._try
             step = Step(kind="answer", message_id=current.message_id, blocks=tuple(current.closed), model=self.model)
-            await self.params.journal.step(step)
+            await self.params.agent.journal.step(step)
 
     async def _record_outcome(self, outcome: ToolOutcome) -> None:
         if not outcome.read_only and not outcome.synthetic:
-            await self.params.journal.step(Step(kind="result", message_id=self.results_id, blocks=(outcome.block,)))
+            await self.params.agent.journal.step(Step(kind="result", message_id=self.results_id, blocks=(outcome.block,)))
 
 
 @dataclass(frozen=True, slots=True)

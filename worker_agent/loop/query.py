@@ -42,9 +42,9 @@ async def query(params: QueryParams, overloads: Overloads | None = None) -> Asyn
 
     Raises only what is no part of the conversation: a journal that refuses (this process does not own the agent any
     more), or the cancellation of the caller; whatever was begun is ended first."""
-    overloads = overloads or Overloads(OverloadCounter(params.settings.retry.overloads_before_fallback))
-    model = overloads.model(params.model, params.clock.monotonic())
-    state = State(messages=params.messages, tool_context=params.tool_context, model=model)
+    overloads = overloads or Overloads(OverloadCounter(params.agent.settings.retry.overloads_before_fallback))
+    model = overloads.model(params.agent.model, params.agent.clock.monotonic())
+    state = State(messages=params.messages, tool_context=params.agent.tool_context, model=model)
     shown = {message.id for message in params.messages}
     try:
         while True:
@@ -88,7 +88,7 @@ class Pass:
             return
         if self._is_blocked():
             return
-        self.params.attachments.begin(self.state.messages)
+        self.params.agent.attachments.begin(self.state.messages)
         self.turn = ModelTurn(self.params, self.state, self.prepared, self.info, self.overloads)
         try:
             async for event in self.turn.stream():
@@ -113,11 +113,11 @@ class Pass:
 
     async def _prepare(self) -> AsyncIterator[e.Event]:
         params, state = self.params, self.state
-        self.info = await params.client.model_info(state.model)
+        self.info = await params.agent.client.model_info(state.model)
         async with params.abort.guard():
             self.prepared = await params.context.prepare(state.messages, self.info, state.auto_compact_tracking)
         if (compacted := self.prepared.compacted) is not None:
-            await params.journal.append(compacted.added)
+            await params.agent.journal.append(compacted.added)
             tracking = state.auto_compact_tracking.compacted()
             self.state = replace(state, messages=compacted.messages, auto_compact_tracking=tracking)
             text = f"the conversation of about {self.prepared.tokens:,} tokens was summarised"
@@ -143,7 +143,7 @@ class Pass:
         verdict = decide(
             self.state,
             answer,
-            params.settings.loop,
+            params.agent.settings.loop,
             max_output=turn.info.max_output,
             staged_collapses=params.context.has_staged_collapses,
             edited=params.context.is_edited,
@@ -222,7 +222,7 @@ class Pass:
                 for event in await self._keep(answer.message):
                     yield event
                 added = (transitions.continue_cut(answer.cut_calls),)
-                await params.journal.append(added)
+                await params.agent.journal.append(added)
                 self.next = transitions.max_output_tokens_recovery(self.state, added)
             case ContinueReason.COLLAPSE_DRAIN_RETRY:
                 params.context.drain_collapses(self.state.messages, self.turn.info)
@@ -252,7 +252,7 @@ class Pass:
             too_long = reason is TerminalReason.PROMPT_TOO_LONG
             self.next = self._ended_too_long(reason, error) if too_long else ended(self.state, reason, error=error)
             return
-        await params.journal.append(compacted.added)
+        await params.agent.journal.append(compacted.added)
         yield e.Notice(e.NoticeKind.COMPACTION, f"{error.message}; the conversation was summarised", {"trigger": trigger})
         self.next = transitions.reactive_compact_retry(self.state, compacted)
 
@@ -260,7 +260,7 @@ class Pass:
         """Store an answer and put it into the state; the event that shows it."""
         if message is None:
             return ()
-        await self.params.journal.append((message,))
+        await self.params.agent.journal.append((message,))
         self.state = replace(self.state, messages=(*self.state.messages, message))
         return (e.MessageAdded(message),)
 

@@ -32,18 +32,18 @@ async def end_turn(params: QueryParams, state: State, answer: Answer) -> End:
     """`state.messages` already holds the answer."""
     if added := await read_inbox(params):
         return End(transitions.next_turn(state, added))
-    verdict = await params.stop_hooks.stop(answer.message.text if answer.message else "", state.stop_hook_active)
+    verdict = await params.agent.stop_hooks.stop(answer.message.text if answer.message else "", state.stop_hook_active)
     if verdict.prevent is not None:
         return End(ended(state, TerminalReason.STOP_HOOK_PREVENTED, detail=verdict.prevent))
-    is_overruled = state.stop_hook_block_count >= params.settings.loop.max_stop_hook_blocks
+    is_overruled = state.stop_hook_block_count >= params.agent.settings.loop.max_stop_hook_blocks
     if verdict.blocking and not is_overruled:
         feedback = (transitions.hook_feedback(verdict.blocking),)
-        await params.journal.append(feedback)
+        await params.agent.journal.append(feedback)
         return End(transitions.stop_hook_blocking(state, feedback))
     told = (_overruled(state, verdict.blocking),) if verdict.blocking else ()
     if (budget := _budget_left(params, state, answer)) is not None:
         nudge = (transitions.budget_nudge(budget.used, params.token_budget or 0),)
-        await params.journal.append(nudge)
+        await params.agent.journal.append(nudge)
         return End(transitions.token_budget_continuation(state, nudge, budget), told)
     return End(ended(state, TerminalReason.COMPLETED), told)
 
@@ -55,7 +55,7 @@ def _overruled(state: State, blocking: Sequence[str]) -> Notice:
 
 def _budget_left(params: QueryParams, state: State, answer: Answer) -> BudgetProgress | None:
     """The progress to go on with; None when the budget is off, used, or going on brings too little."""
-    total, settings = params.token_budget, params.settings.loop
+    total, settings = params.token_budget, params.agent.settings.loop
     if total is None or state.report_only:
         return None
     progress = state.budget
@@ -77,10 +77,10 @@ def count_output(state: State, tokens: int) -> State:
 
 async def read_inbox(params: QueryParams) -> tuple[Message, ...]:
     """What waits for this agent, appended to the journal in the transaction that consumes it."""
-    attachments = await params.inbox.take()
+    attachments = await params.agent.inbox.take()
     added = tuple(a.message for a in attachments)
     if added:
-        await params.journal.append(added, [d for a in attachments for d in a.deliveries])
+        await params.agent.journal.append(added, [d for a in attachments for d in a.deliveries])
     return added
 
 
@@ -100,5 +100,5 @@ async def interrupted(params: QueryParams, state: State, reason: TerminalReason)
     assert cause is not None, "asked after an interrupt only"
     text = INTERRUPTED[reason].format(words=cause.in_words)
     message = m.user(text, kind="meta", meta=True, data={"reason": reason.value, "cause": cause.value})
-    await params.journal.append((message,))
+    await params.agent.journal.append((message,))
     return ended(replace(state, messages=(*state.messages, message)), reason, detail=cause.to_person)

@@ -68,7 +68,7 @@ class ToolTurn:
         message = self.turn.answer.message
         if message is None:
             return
-        await self.params.journal.append((message,))
+        await self.params.agent.journal.append((message,))
         self.turn.stored = True
         self.state = replace(self.state, messages=(*self.state.messages, message))
         yield e.MessageAdded(message)
@@ -98,7 +98,7 @@ class ToolTurn:
 
     async def _store_results(self, outcomes: Sequence[ToolOutcome]) -> AsyncIterator[e.Event]:
         message = self._results_message(outcomes)
-        await self.params.journal.append((message,))
+        await self.params.agent.journal.append((message,))
         self.state = replace(self.state, messages=(*self.state.messages, message))
         yield e.MessageAdded(message)
 
@@ -107,20 +107,20 @@ class ToolTurn:
         if self.turn.answer.cut_calls:
             blocks.append(transitions.cut_call_note(self.turn.answer.cut_calls))
         blocks += [m.text_block(text) for o in outcomes for text in o.context]
-        return m.user(blocks, kind="tool_results", meta=True, id=self.turn.results_id, at=self.params.clock.now())
+        return m.user(blocks, kind="tool_results", meta=True, id=self.turn.results_id, at=self.params.agent.clock.now())
 
     async def _next_turn(self) -> State:
         params, state = self.params, self.state
         repeats = self._repeats()
-        limit = params.settings.loop.identical_calls_before_warning
+        limit = params.agent.settings.loop.identical_calls_before_warning
         added: list[Message] = []
         if repeats.count == limit:
             added.append(transitions.repeat_warning(limit))
         if added:
-            await params.journal.append(tuple(added))
+            await params.agent.journal.append(tuple(added))
         added += await read_inbox(params)
-        if news := params.attachments.take():
-            await params.journal.append(news)
+        if news := params.agent.attachments.take():
+            await params.agent.journal.append(news)
             added += news
         params.context.turn_ended((*state.messages, *added), self.turn.info)
         return transitions.next_turn(
@@ -143,11 +143,11 @@ class ToolTurn:
         return Repeats(calls, 1, (*before.results, result)[-KEPT_RESULTS:])
 
     def _summary(self) -> asyncio.Task[str | None] | None:
-        if not (self.params.top and self.params.settings.loop.tool_use_summaries):
+        if not (self.params.agent.top and self.params.agent.settings.loop.tool_use_summaries):
             return None
         answer = self.turn.answer.message
         assert answer is not None
-        caller, model = self.params.caller(stops=False), self.params.settings.small_model
+        caller, model = self.params.caller(stops=False), self.params.agent.settings.small_model
         return asyncio.create_task(summarise(caller, model, self.outcomes, answer.tool_uses))
 
 

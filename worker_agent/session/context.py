@@ -10,19 +10,15 @@ sent as it was sent before, user context included.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worker_agent import disk, prompts
 from worker_agent import events as e
 from worker_agent import messages as m
-from worker_agent.api.call import Caller
-from worker_agent.api.client import ModelClient, ModelInfo, ModelRequest
-from worker_agent.api.limiter import Limiter
+from worker_agent.api.client import ModelInfo, ModelRequest
 from worker_agent.api.retry import RetrySchedule
-from worker_agent.config import Clock, Settings
 from worker_agent.context import autocompact, rebuild
 from worker_agent.context.autocompact import Pressure
 from worker_agent.context.collapse import Means, Stretch, means_for
@@ -43,12 +39,10 @@ from worker_agent.context.values import (
 )
 from worker_agent.context.view import newest_part, with_user_context, without_media, without_thinking
 from worker_agent.errors import ErrorKind, ModelError
-from worker_agent.loop.ports import Budget, Journal, Nothing
+from worker_agent.loop.agent import Agent
 from worker_agent.messages import Block, Message, Usage
 from worker_agent.tools import files
-from worker_agent.tools.base import ToolContext
 from worker_agent.tools.builtin.read import image_type
-from worker_agent.tools.registry import ToolRegistry
 
 MAX_SUMMARY_TRIES = 3
 SMALLEST_REFUSED = 2_000  # tokens: less is never taken for a window
@@ -88,30 +82,18 @@ class AgentContext:
     and `rebuild_last` what stands at the end: results of session-start hooks. `stored` is the whole transcript of a
     resumed agent, of which the recorded decisions are taken."""
 
-    settings: Settings
-    client: ModelClient
-    limiter: Limiter
-    journal: Journal
-    clock: Clock
-    registry: ToolRegistry
-    tool_context: ToolContext
-    system: tuple[str, ...]
-    user_context: Message | None = None
-    effort: str | None = None
-    budget: Budget = field(default_factory=Nothing)
+    agent: Agent
     rebuild_tasks: Rebuild = _nothing_to_rebuild
     rebuild_last: Rebuild = _nothing_to_rebuild
     before_compact: BeforeCompact = _go_ahead
     after_compact: AfterCompact = _no_word
-    book: Callable[[e.ModelCalled], None] = field(default=lambda call: None)
     stored: Sequence[Message] = ()
-    rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        specs = ((spec.name, spec.description, spec.input_schema) for spec in self.registry.specs() if not spec.deferred)
-        fixed = sum(len(text) for text in self.system) + len(m.canonical(tuple(specs)))
-        lasting = tuple(tool.name for tool in self.registry if not tool.facts.rerunnable)
-        self.pipeline = Pipeline(self.settings, self.clock, self._spill, fixed, lasting, self.registry.facts)
+        specs = ((spec.name, spec.description, spec.input_schema) for spec in self.agent.registry.specs() if not spec.deferred)
+        fixed = sum(len(text) for text in self.agent.system) + len(m.canonical(tuple(specs)))
+        lasting = tuple(tool.name for tool in self.agent.registry if not tool.facts.rerunnable)
+        self.pipeline = Pipeline(self.agent.settings, self.agent.clock, self._spill, fixed, lasting, self.agent.registry.facts)
         self._take_up(self.stored)
         self._staging: asyncio.Task[None] | None = None
         self._stage_failures = 0
@@ -130,7 +112,7 @@ class AgentContext:
     @property
     def is_nearly_full(self) -> bool:
         """Whether so much of the window is used that no new worker should report into it."""
-        return self.pipeline.share >= self.settings.context.collapse_block_spawns
+        return self.pipeline.share >= self.agent.settings.context.collapse_block_spawns
 
     async def prepare(self, messages: tuple[Message, ...], info: ModelInfo, tracking: Tracking) -> Prepared:
         outcome = self.pipeline.run(messages, info, tracking)
@@ -169,11 +151,11 @@ class AgentContext:
 
     async def _at_the_edge(self, outcome: Outcome, info: ModelInfo, tracking: Tracking) -> tuple[int, Pressure]:
         """Before a costly decision that rests on an estimate, the endpoint's own count, where it counts."""
-        effective = effective_window(info, self.settings.context)
+        effective = effective_window(info, self.agent.settings.context)
         uncertain = outcome.uncertain > effective * UNCERTAIN_SHARE and outcome.tokens < effective * EDGE
         if outcome.pressure is Pressure.ROOM or not uncertain:
             return outcome.tokens, outcome.pressure
-        counted = await self.client.count_tokens(self._request(outcome.view, info))
+        counted = await self.agent.client.count_tokens(self._request(outcome.view, info))
         if counted is None:
             return outcome.tokens, outcome.pressure
         return counted, self.pipeline.pressure(counted, effective, tracking)
@@ -189,7 +171,7 @@ class AgentContext:
         refusal, hints = await self.before_compact(trigger, instructions)
         if refusal:
             return None
-        info = await self.client.model_info(info.id)  # a refusal may have taught its true window
+        info = await self.agent.client.model_info(info.id)  # a refusal may have taught its true window
         if trigger == "reactive":  # or said only that this was too much: then the window is no larger than this
             refused = self.pipeline.tokens(self.pipeline.draw(messages), info)
             info = replace(info, window=min(info.window, max(refused, SMALLEST_REFUSED)))
@@ -208,7 +190,7 @@ class AgentContext:
         if summary is None:
             return None
         text, usage = summary
-        at = self.clock.now()
+        at = self.agent.clock.now()
         stored_kept = [message for message in messages if message.id in kept_ids]
         compacted = rebuild.compacted(
             trigger=trigger,
@@ -259,7 +241,7 @@ class AgentContext:
 
     def _kept(self, view: tuple[Message, ...], messages: tuple[Message, ...], info: ModelInfo) -> tuple[Message, ...]:
         """What a compaction keeps; nothing, if nothing would be left to summarise."""
-        context = self.settings.context
+        context = self.agent.settings.context
         rebuilt = rebuild.rebuilt_ids(messages)
         part = newest_part(view) if means_for(info) is Means.SERVER else view
         kept = autocompact.kept(part, info, effective_window(info, context), context.compact_keep, rebuilt)
@@ -310,18 +292,18 @@ class AgentContext:
         """A call on the agent's own prefix: the same bytes in front, so that the cache and the signatures hold."""
         return ModelRequest(
             model=info.id,
-            max_tokens=min(self.settings.context.summary_reserve, info.max_output),
-            system=self.system,
-            tools=self.registry.specs(),
-            messages=with_user_context(view, self.user_context),
+            max_tokens=min(self.agent.settings.context.summary_reserve, info.max_output),
+            system=self.agent.system,
+            tools=self.agent.registry.specs(),
+            messages=with_user_context(view, self.agent.user_context),
             conversation=self._conversation(purpose, view),
-            effort=self.effort,
+            effort=self.agent.effort,
             single=True,
         )
 
     def _plain(self, messages: Sequence[Message], asked: Message, info: ModelInfo) -> ModelRequest:
         """A call that knows the messages as plain text only: any endpoint takes it, and thinking has no part in it."""
-        room = int(effective_window(info, self.settings.context) * info.chars_per_token * 0.8)
+        room = int(effective_window(info, self.agent.settings.context) * info.chars_per_token * 0.8)
         text = _as_text(messages, room) or "(nothing)"
         return ModelRequest(
             model=info.id,
@@ -335,7 +317,7 @@ class AgentContext:
 
     def _conversation(self, purpose: str, messages: Sequence[Message]) -> str:
         last = messages[-1].id if messages else "nothing"
-        return f"{self.tool_context.agent_id}/{purpose}/{last}"
+        return f"{self.agent.tool_context.agent_id}/{purpose}/{last}"
 
     async def _stage(self, stretch: Stretch, info: ModelInfo) -> None:
         """Summarise `stretch` and stage it. A failure stages nothing: autocompact takes its place."""
@@ -369,7 +351,7 @@ class AgentContext:
     async def _by_small_model(self, stretch: Stretch, asked: Message, info: ModelInfo) -> Message:
         """The small model, or the agent's own where the endpoint has no such model."""
         if self._has_small_model:
-            small = await self.client.model_info(self.settings.small_model)
+            small = await self.agent.client.model_info(self.agent.settings.small_model)
             try:
                 return await self._call(self._plain(stretch.messages, asked, small), spare=True)
             except ModelError as error:
@@ -380,17 +362,16 @@ class AgentContext:
 
     async def _call(self, request: ModelRequest, *, spare: bool = False) -> Message:
         """One summarising call with the same schedule as any other; `spare`: beside the agent's own turns."""
-        caller = Caller(client=self.client, limiter=self.limiter, budget=self.budget, clock=self.clock, book=self.book)
-        schedule = RetrySchedule(self.settings.retry, self.rng)
+        schedule = RetrySchedule(self.agent.settings.retry, self.agent.rng)
         tokens = estimate(request.messages, 4.0)
-        return await caller.ask(request, tokens, purpose=e.Purpose.SUMMARY, schedule=schedule, spare=spare)
+        return await self.agent.caller().ask(request, tokens, purpose=e.Purpose.SUMMARY, schedule=schedule, spare=spare)
 
     # ── what is kept and what is read afresh ───────────────────────────────────────────────────────────────────────
 
     def _spill_giants(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
         """New results that alone fill a quarter of the window go to files: no summary helps there. What was answered
         already is left alone: it fits, and thinking may be bound to it."""
-        effective = effective_window(info, self.settings.context)
+        effective = effective_window(info, self.agent.settings.context)
         limit = int(effective * GIANT_SHARE * info.chars_per_token)
         texts: dict[str, str] = {}
         for message in reversed(self.pipeline.draw(messages)):
@@ -405,33 +386,33 @@ class AgentContext:
     async def _files(self, info: ModelInfo) -> list[Message]:
         """The files last read, afresh, newest first: at most 5, each and all within their caps and a fifth of the
         window."""
-        context = self.settings.context
-        latest = sorted(self.tool_context.read_files.items(), key=lambda item: item[1].order, reverse=True)
+        context = self.agent.settings.context
+        latest = sorted(self.agent.tool_context.read_files.items(), key=lambda item: item[1].order, reverse=True)
         tokens = min(context.rebuild_files_tokens, effective_window(info, context) // 5)
         room = int(tokens * info.chars_per_token)
         each = min(int(context.rebuild_file_tokens * info.chars_per_token), room // max(1, context.rebuild_files))
         found: list[Message] = []
         for path, _ in latest[: context.rebuild_files]:
             if text := await asyncio.to_thread(_beginning, path, each):
-                shown = self.tool_context.redact(m.clean(text))
-                found.append(rebuild.file_message(str(path), shown, self.clock.now()))
+                shown = self.agent.tool_context.redact(m.clean(text))
+                found.append(rebuild.file_message(str(path), shown, self.agent.clock.now()))
         return found
 
     def _spill(self, tool_use_id: str, text: str) -> str:
-        return spill_text(text, tool_use_id, self.tool_context.spill_dir, self.settings.tools.preview)
+        return spill_text(text, tool_use_id, self.agent.tool_context.spill_dir, self.agent.settings.tools.preview)
 
     def _forget_shown(self) -> None:
         """What stood in the conversation does not any more: no tool may answer "as shown before"."""
-        for path, known in self.tool_context.read_files.items():
+        for path, known in self.agent.tool_context.read_files.items():
             if known.ranges:
-                self.tool_context.read_files[path] = replace(known, ranges=())
+                self.agent.tool_context.read_files[path] = replace(known, ranges=())
 
     async def _record(self) -> None:
         if decisions := self.pipeline.take_new():
             if not all(isinstance(decision, Spill) for decision in decisions):
                 self._forget_shown()
             # An interrupt must not part what holds from what is recorded.
-            await asyncio.shield(self.journal.append([to_message(decision) for decision in decisions]))
+            await asyncio.shield(self.agent.journal.append([to_message(decision) for decision in decisions]))
 
     def _take_up(self, stored: Sequence[Message]) -> None:
         """Go on with the decisions of a resumed conversation: those since its last compaction, and those before it that

@@ -7,32 +7,19 @@ turns, money, and the schema of a structured result (at most 5 tries).
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from worker_agent import events as e
 from worker_agent import messages as m
-from worker_agent.api.client import ModelClient
 from worker_agent.api.fallback import OverloadCounter
-from worker_agent.api.limiter import Limiter
 from worker_agent.causes import Cause
-from worker_agent.config import Clock, Settings, SystemClock
 from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.loop.agent import Agent
 from worker_agent.loop.model_turn import Overloads
 from worker_agent.loop.params import EventBuffer, QueryParams
-from worker_agent.loop.ports import (
-    AttachmentSource,
-    Budget,
-    ContextPort,
-    Inbox,
-    Journal,
-    NoAttachments,
-    Nothing,
-    Step,
-    StopHooks,
-)  # fmt: skip
+from worker_agent.loop.ports import ContextPort, Step
 from worker_agent.loop.query import query
 from worker_agent.loop.state import ContinueReason, Terminal, TerminalReason
 from worker_agent.messages import Message
@@ -40,63 +27,48 @@ from worker_agent.session import schema
 from worker_agent.session.commands import Command, parse_command, token_budget
 from worker_agent.session.transcript import Open
 from worker_agent.session.usage import UsageSum
-from worker_agent.tools.base import AbortSignal, Interrupted, ToolContext, ToolOutcome
+from worker_agent.tools.base import AbortSignal, Interrupted, ToolOutcome
 from worker_agent.tools.executor import StreamingToolExecutor
-from worker_agent.tools.registry import ToolRegistry
 
 MAX_SCHEMA_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineParams:
-    """What one agent is made of. `history` is what a resumed conversation begins with, `open` are calls of its last answer
-    that are still to run; `deadline` is a
-    `clock.monotonic()` time; `top` is False below the coordinator."""
+class Limits:
+    """What one prompt is bound by. `max_turns` counts model calls whose tools ran; `max_budget_usd` the whole session."""
 
-    client: ModelClient
-    limiter: Limiter
-    registry: ToolRegistry
-    tool_context: ToolContext
-    system: tuple[str, ...]
-    model: str
-    settings: Settings
-    journal: Journal
-    context: ContextPort
-    user_context: Message | None = None
-    fallback_model: str | None = None
-    inbox: Inbox = field(default_factory=Nothing)
-    attachments: AttachmentSource = field(default_factory=NoAttachments)
-    stop_hooks: StopHooks = field(default_factory=Nothing)
-    budget: Budget = field(default_factory=Nothing)
-    book: Callable[[e.ModelCalled], None] = field(default=lambda call: None)
-    history: tuple[Message, ...] = ()
-    open: Open = Open()
     max_turns: int | None = None
     max_budget_usd: float | None = None
     token_budget: int | None = None
     result_schema: Mapping[str, Any] | None = None
     schema_tries: int = MAX_SCHEMA_TRIES
-    effort: str | None = None
-    deadline: float | None = None
-    top: bool = True
-    clock: Clock = field(default_factory=SystemClock)
-    rng: random.Random = field(default_factory=random.Random)
 
 
 class QueryEngine:
-    """One per session. Not for concurrent use: one `submit_message` at a time; `interrupt` from anywhere in its loop."""
+    """One per session. Not for concurrent use: one `submit_message` at a time; `interrupt` from anywhere in its loop.
+    `history` is what a resumed conversation begins with, `open` are calls of its last answer that are still to run."""
 
-    def __init__(self, params: EngineParams) -> None:
-        self.params = params
-        self.messages: tuple[Message, ...] = params.history
-        self._open = params.open
-        self.usage = UsageSum(params.client.cost)
+    def __init__(self, agent: Agent, context: ContextPort, history: tuple[Message, ...] = (), open: Open = Open()) -> None:
+        self.agent = agent
+        self.context = context
+        self.messages = history
+        self._open = open
+        self.usage = UsageSum(agent.client.cost)
         self.turns = 0
         self.tool_turns = 0  # model calls whose tools ran: what `max_turns` counts
+        self.model = agent.model
         self._pieces: list[str] = []  # of the text that is being written
-        self.model = params.model
         self._abort = AbortSignal()
-        self._overloads = Overloads(OverloadCounter(params.settings.retry.overloads_before_fallback))
+        self._overloads = Overloads(OverloadCounter(agent.settings.retry.overloads_before_fallback))
+        self._begin(Limits())
+
+    def _begin(self, limits: Limits) -> None:
+        """What belongs to one prompt alone."""
+        self._limits = limits
+        self._started = self.agent.clock.monotonic()
+        self._transitions: list[str] = []
+        self._turns_before, self._tool_turns_before = self.turns, self.tool_turns
+        self._terminal: Terminal | None = None
 
     @property
     def partial_text(self) -> str:
@@ -110,17 +82,20 @@ class QueryEngine:
     async def close(self) -> None:
         """End what still works in the background for this agent, and let its conversation go: nothing is submitted after
         this."""
-        await self.params.context.close()
-        await self.params.attachments.close()
-        self.params.client.forget(self.params.tool_context.agent_id)
+        await self.context.close()
+        await self.agent.attachments.close()
+        self.agent.client.forget(self.agent.tool_context.agent_id)
         self.messages = ()
 
-    async def submit_message(self, prompt: str | Message | None) -> AsyncIterator[e.Event]:
-        """Answer `prompt`; None goes on with the history and what waits in the inbox. Yields events, last one
-        `Result`."""
-        self._started = self.params.clock.monotonic()
-        self._transitions: list[str] = []
-        self._turns_before, self._tool_turns_before = self.turns, self.tool_turns
+    async def append(self, *messages: Message, consumed: Sequence[str] = ()) -> None:
+        """Store messages, and go on with them: an agent at rest is told something. Durable on return."""
+        await self.agent.journal.append(messages, consumed)
+        self.messages = (*self.messages, *messages)
+
+    async def submit_message(self, prompt: str | Message | None, limits: Limits = Limits()) -> AsyncIterator[e.Event]:
+        """Answer `prompt` within `limits`; None goes on with the history and what waits in the inbox. Yields events, last
+        one `Result`."""
+        self._begin(limits)
         if isinstance(prompt, str) and (command := parse_command(prompt)) is not None:
             yield await self._run_command(command)
             return
@@ -136,15 +111,15 @@ class QueryEngine:
         for taken in await self._take_in(prompt):
             yield e.MessageAdded(taken)
         words = prompt.text if isinstance(prompt, Message) else prompt or ""
-        budget = token_budget(words) or self.params.token_budget
-        for attempt in range(1, self.params.schema_tries + 1):
+        budget = token_budget(words) or self._limits.token_budget
+        for attempt in range(1, self._limits.schema_tries + 1):
             async for event in self._loop(budget):
                 yield event
-            problem = self._schema_problem()
-            if problem is None or attempt == self.params.schema_tries:
+            problem = self._schema_problem(self._ended())
+            if problem is None or attempt == self._limits.schema_tries:
                 break
-            await self._append(m.user(schema.feedback(problem), kind="meta", meta=True, data={"reason": "schema"}))
-        yield self._result(problem)
+            await self.append(m.user(schema.feedback(problem), kind="meta", meta=True, data={"reason": "schema"}))
+        yield self._result(self._ended(), problem)
 
     # ── one run of the loop ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,46 +140,30 @@ class QueryEngine:
                     self._pieces = []
             yield event
 
+    def _ended(self) -> Terminal:
+        """How the last run of the loop ended."""
+        assert self._terminal is not None
+        return self._terminal
+
     def _count(self, call: e.ModelCalled) -> None:
         self.usage.add(call)
         self.model = call.model
         if call.error is None:
             self.turns += 1
-        limit = self.params.max_budget_usd
+        limit = self._limits.max_budget_usd
         if limit is not None and (self.usage.cost_usd or 0.0) >= limit:
             self._abort.set(Cause.BUDGET)
 
     def _query_params(self, budget: int | None) -> QueryParams:
-        p = self.params
-        spent_turns = self.tool_turns - self._tool_turns_before
+        limits, spent_turns = self._limits, self.tool_turns - self._tool_turns_before
         return QueryParams(
+            agent=self.agent,
+            context=self.context,
             messages=self.messages,
-            system=p.system,
-            registry=p.registry,
-            tool_context=p.tool_context,
-            client=p.client,
-            limiter=p.limiter,
-            model=p.model,
-            settings=p.settings,
-            journal=p.journal,
-            context=p.context,
-            user_context=p.user_context,
-            fallback_model=p.fallback_model,
-            inbox=p.inbox,
-            attachments=p.attachments,
-            stop_hooks=p.stop_hooks,
-            budget=p.budget,
-            book=p.book,
             abort=self._abort,
-            clock=p.clock,
-            rng=p.rng,
-            conversation=p.tool_context.agent_id,
-            max_turns=None if p.max_turns is None else max(0, p.max_turns - spent_turns),
+            max_turns=None if limits.max_turns is None else max(0, limits.max_turns - spent_turns),
             token_budget=budget,
-            effort=p.effort,
-            output_schema=dict(p.result_schema) if p.result_schema else None,
-            deadline=p.deadline,
-            top=p.top,
+            output_schema=dict(limits.result_schema) if limits.result_schema else None,
         )
 
     async def _go_on_with_open_calls(self) -> AsyncIterator[e.Event]:
@@ -213,13 +172,13 @@ class QueryEngine:
         open, self._open = self._open, Open()
         if not open.calls:
             return
-        p, results_id, events = self.params, m.new_message_id(), EventBuffer()
+        agent, results_id, events = self.agent, m.new_message_id(), EventBuffer()
 
         async def keep(outcome: ToolOutcome) -> None:
             if not outcome.read_only and not outcome.synthetic:
-                await p.journal.step(Step(kind="result", message_id=results_id, blocks=(outcome.block,)))
+                await agent.journal.step(Step(kind="result", message_id=results_id, blocks=(outcome.block,)))
 
-        executor = StreamingToolExecutor(p.registry, p.tool_context, on_event=events.put, on_outcome=keep)
+        executor = StreamingToolExecutor(agent.registry, agent.tool_context, on_event=events.put, on_outcome=keep)
         try:
             for call in open.calls:
                 executor.add_tool(call)
@@ -231,8 +190,8 @@ class QueryEngine:
         results = {**open.results, **{outcome.tool_use_id: outcome.block for outcome in outcomes}}
         said = [m.text_block(text) for outcome in outcomes for text in outcome.context]
         blocks = [*(results[call["id"]] for call in self.messages[-1].tool_uses), *said]
-        message = m.user(blocks, kind="tool_results", meta=True, id=results_id, at=p.clock.now())
-        await self._append(message)
+        message = m.user(blocks, kind="tool_results", meta=True, id=results_id, at=agent.clock.now())
+        await self.append(message)
         yield e.MessageAdded(message)
 
     async def _outcomes_of(self, executor: StreamingToolExecutor) -> list[ToolOutcome]:
@@ -247,27 +206,23 @@ class QueryEngine:
     async def _take_in(self, prompt: str | Message | None) -> tuple[Message, ...]:
         """Take in the prompt and what waits in the inbox; the latter is given back, to be shown."""
         if prompt is not None:
-            await self._append(m.user(prompt, at=self.params.clock.now()) if isinstance(prompt, str) else prompt)
-        attachments = await self.params.inbox.take()
+            await self.append(m.user(prompt, at=self.agent.clock.now()) if isinstance(prompt, str) else prompt)
+        attachments = await self.agent.inbox.take()
         if attachments:
-            await self._append(*(a.message for a in attachments), consumed=[d for a in attachments for d in a.deliveries])
+            await self.append(*(a.message for a in attachments), consumed=[d for a in attachments for d in a.deliveries])
         return tuple(a.message for a in attachments)
-
-    async def _append(self, *messages: Message, consumed: Sequence[str] = ()) -> None:
-        await self.params.journal.append(messages, consumed)
-        self.messages = (*self.messages, *messages)
 
     async def _run_command(self, command: Command) -> e.Result:
         match command.name:
             case "compact" if not self.messages:
                 return self._plain_result("There was nothing to summarise.")
             case "compact":
-                info = await self.params.client.model_info(self.model)
-                compacted = await self.params.context.compact(self.messages, info, "manual", command.arguments)
+                info = await self.agent.client.model_info(self.model)
+                compacted = await self.context.compact(self.messages, info, "manual", command.arguments)
                 if compacted is None:
                     text = "There was nothing to summarise, or the summary failed."
                     return self._make_result(text=text, reason=TerminalReason.COMPLETED.value, is_error=True, error=text)
-                await self.params.journal.append(compacted.added)
+                await self.agent.journal.append(compacted.added)
                 self.messages = compacted.messages
                 return self._plain_result("The conversation was summarised.")
             case "cost":
@@ -278,15 +233,12 @@ class QueryEngine:
 
     # ── the result ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _schema_problem(self) -> str | None:
-        if self.params.result_schema is None or self._terminal.reason is not TerminalReason.COMPLETED:
+    def _schema_problem(self, terminal: Terminal) -> str | None:
+        if self._limits.result_schema is None or terminal.reason is not TerminalReason.COMPLETED or terminal.error is not None:
             return None
-        if self._terminal.error is not None:
-            return None
-        return schema.problem(last_text(self.messages), self.params.result_schema)
+        return schema.problem(last_text(self.messages), self._limits.result_schema)
 
-    def _result(self, schema_problem: str | None) -> e.Result:
-        terminal = self._terminal
+    def _result(self, terminal: Terminal, schema_problem: str | None) -> e.Result:
         text = last_text(self.messages)
         salvaged = not text.strip()
         if salvaged:
@@ -304,7 +256,7 @@ class QueryEngine:
             is_error=not good,
             error=error or ("the last answer was empty" if salvaged else None),
             terminal_error=terminal.error,
-            structured=schema.parse(text) if self.params.result_schema and good else None,
+            structured=schema.parse(text) if self._limits.result_schema and good else None,
             salvaged=salvaged and bool(text),
         )
 
@@ -314,13 +266,13 @@ class QueryEngine:
     def _make_result(self, *, terminal_error: ModelError | None = None, **fields: Any) -> e.Result:
         return e.Result(
             turns=self.turns - self._turns_before,
-            duration=self.params.clock.monotonic() - self._started,
+            duration=self.agent.clock.monotonic() - self._started,
             duration_api=self.usage.api_seconds,
             usage=self.usage.total,
             transitions=tuple(self._transitions),
             usage_by_model=dict(self.usage.by_model),
             cost_usd=self.usage.cost_usd,
-            denials=tuple(self.params.tool_context.denials),
+            denials=tuple(self.agent.tool_context.denials),
             error_kind=terminal_error.kind.value if terminal_error else None,
             retryable=bool(terminal_error and terminal_error.retryable),
             **fields,
@@ -345,9 +297,9 @@ def _last_real_text(messages: Sequence[Message]) -> str:
     return next((t for m_ in reversed(messages) if m_.role == "assistant" and (t := m_.text).strip()), "")
 
 
-async def ask(params: EngineParams, prompt: str) -> e.Result:
+async def ask(agent: Agent, context: ContextPort, prompt: str, limits: Limits = Limits()) -> e.Result:
     """One prompt, one result: the one-shot form."""
-    async for event in QueryEngine(params).submit_message(prompt):
+    async for event in QueryEngine(agent, context).submit_message(prompt, limits):
         if isinstance(event, e.Result):
             return event
     raise AssertionError("submit_message ends with a Result")

@@ -49,8 +49,8 @@ def test_news_reaches_the_model_with_the_results_and_the_prefix_stays(tmp_path: 
                 context_fields={"read_files": read_files},
             )  # fmt: skip
             run = await collect(subject, "Where do herons nest?")
-            await subject.params.context.close()
-            await subject.params.client.close()
+            await subject.context.close()
+            await subject.agent.client.close()
             await source.close()
             notes.close()
             assert asyncio.all_tasks() == {asyncio.current_task()}
