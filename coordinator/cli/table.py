@@ -58,6 +58,7 @@ COMMANDS = {
             "approve": Entry("Let one MCP server of an untrusted directory run", "mcp:approve"),
         },
     ),
+    "mcp-serve": Entry("Serve runs and tasks as MCP tools to another agent", "mcp_serve:mcp_serve"),
     "trust": Entry("Let a directory's own rules, hooks and agents count", "trust:trust"),
     "cost": Entry("What was spent, by session, agent, model or day", "cost:cost"),
     "doctor": Entry("Check this installation", "doctor:doctor"),
