@@ -5,7 +5,6 @@ A collision is drawn again by whoever inserts the row. A type stands here only w
 
 from __future__ import annotations
 
-import secrets
 from enum import StrEnum
 
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -35,4 +34,6 @@ def new_approval_id() -> str:
 
 
 def _random() -> str:
+    import secrets
+
     return "".join(secrets.choice(ALPHABET) for _ in range(LENGTH))

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 from tasks.ids import TaskType
 from tasks.records import TaskRecord
@@ -159,4 +158,6 @@ def cap(text: str, limit: int) -> str:
 
 def _element(tag: str, text: str, limit: int = FIELD_CAP) -> str:
     # A bare carriage return would come out of a parser as a line feed.
+    from xml.sax.saxutils import escape  # brings an HTTP client along
+
     return f"<{tag}>{escape(cap(printable(text), limit), {chr(13): '&#13;'})}</{tag}>"

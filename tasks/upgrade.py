@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pkgutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tasks.connection import Pool
@@ -140,6 +138,8 @@ def _create(path: Path) -> None:
 
 def _write_head_schema(path: Path) -> str:
     """Make the file `path` out of what the revisions left behind; the revision that it is of."""
+    import pkgutil
+
     script = pkgutil.get_data("migrations", "head.sql")
     assert script is not None
     with closing(connect_sqlite(path, create=True)) as driver:
@@ -169,6 +169,8 @@ def _upgrade(path: Path, revision: str, clock: Callable[[], float]) -> None:
 
 
 def _backup_name(path: Path, revision: str, now: float) -> Path:
+    from datetime import UTC, datetime
+
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return path.with_name(f"{path.name}.backup-{revision}-{stamp}")
 

@@ -6,18 +6,18 @@ Everything else takes settings as values. `Settings.from_env` reads `COORDINATOR
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, Protocol
 
 from worker_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    import random
 
 DEFAULT_MODEL = "claude-sonnet-5-5"
 DEFAULT_SMALL_MODEL = "claude-haiku-5-5"
@@ -66,7 +66,9 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        from asyncio import sleep
+
+        await sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +290,8 @@ def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
 
 def _secrets_in(name: str, value: str) -> Iterator[str]:
     if address := _USER_AND_PASSWORD.match(value):
+        from urllib.parse import unquote
+
         candidates = {address[1], unquote(address[1])}
     elif name.upper() == "ANTHROPIC_CUSTOM_HEADERS":  # one header a line; who sends more than the SDK does sends a key
         candidates = {part for line in value.splitlines() for part in line.partition(":")[2].split()}

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-import traceback
 from collections.abc import Sequence
-from importlib import metadata
 from typing import NoReturn
 
 import click
@@ -46,6 +44,8 @@ class Root(LazyGroup):
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from importlib import metadata
+
         cli = ctx.find_object(Context)
         assert cli is not None
         cli.console.line(f"coordinator {metadata.version('coordinator')}")
@@ -98,6 +98,8 @@ def invoke(args: Sequence[str] | None, context: Context) -> int:
 
 def _fail(failure: Failure, error: Exception, context: Context) -> int:
     if context.debug:
+        import traceback
+
         context.console.note("".join(traceback.format_exception(error)).rstrip())
     elif isinstance(failure, Bug):
         log.uncaught("a bug", error)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from coordinator.views.exit_codes import ExitCode, exit_code
+from coordinator.views.ends import exit_code
+from coordinator.views.exit_codes import ExitCode
 
 ENDED = frozenset({"completed", "failed", "killed"})
 

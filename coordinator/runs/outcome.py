@@ -17,7 +17,7 @@ from tasks.states import TaskStatus
 from worker_agent.causes import Cause
 from worker_agent.errors import ErrorKind
 from worker_agent.events import PermissionDenial, Result
-from worker_agent.loop.state import TerminalReason
+from worker_agent.loop.reasons import TerminalReason
 
 SALVAGED = "[The last answer was empty. This is the last text before it.]\n\n"
 MAX_DENIED = 8  # lines; with the widths below they fit in one field of a notification

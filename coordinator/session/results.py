@@ -14,7 +14,8 @@ from coordinator.agents.engines import EngineFactory
 from coordinator.other_processes import lease
 from coordinator.store import Store
 from coordinator.views import failure
-from coordinator.views.exit_codes import ExitCode, exit_code, subtype
+from coordinator.views.ends import exit_code, subtype
+from coordinator.views.exit_codes import ExitCode
 from coordinator.views.values import task_json
 from tasks import ledger, registry, sessions
 from tasks.errors import DatabaseError, Fenced
@@ -23,7 +24,7 @@ from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
 from worker_agent.causes import Cause
 from worker_agent.events import PermissionDenial, Result
-from worker_agent.loop.state import TerminalReason
+from worker_agent.loop.reasons import TerminalReason
 
 ABORTED = frozenset({TerminalReason.ABORTED_STREAMING, TerminalReason.ABORTED_TOOLS})
 

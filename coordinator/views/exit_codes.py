@@ -1,4 +1,4 @@
-"""How a run ends, seen from a shell: one table.
+"""How a run ends, seen from a shell: the codes. Which end has which stands in `ends.py`.
 
 0 done · 1 failed · 2 usage · 3 no such session or task · 4 not authenticated · 5 budget used up · 6 turn or time limit
 · 7 needs a person and there is none · 8 verification failed · 9 ended with live workers · 124 `wait --timeout` ran out
@@ -7,12 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
-
-from worker_agent.causes import Cause
-from worker_agent.errors import ErrorKind
-from worker_agent.loop.state import TerminalReason
 
 
 class ExitCode(IntEnum):
@@ -29,42 +24,3 @@ class ExitCode(IntEnum):
     WAIT_TIMEOUT = 124
     INTERRUPTED = 130
     TERMINATED = 143
-
-
-# Reasons of a `Result` that say by themselves what the code is; every other reason with an error is FAILED.
-BY_REASON: Mapping[str, ExitCode] = {
-    Cause.BUDGET: ExitCode.BUDGET,
-    TerminalReason.MAX_TURNS: ExitCode.LIMIT,
-    Cause.TIMEOUT: ExitCode.LIMIT,
-    "live_workers": ExitCode.LIVE_WORKERS,
-    Cause.PERSON: ExitCode.INTERRUPTED,
-    TerminalReason.ABORTED_STREAMING: ExitCode.INTERRUPTED,
-    TerminalReason.ABORTED_TOOLS: ExitCode.INTERRUPTED,
-    Cause.TERMINATED: ExitCode.TERMINATED,
-    Cause.KILLED: ExitCode.FAILED,
-    "unverified": ExitCode.UNVERIFIED,
-    "schema": ExitCode.UNVERIFIED,
-}
-BY_ERROR_KIND: Mapping[str, ExitCode] = {
-    ErrorKind.AUTHENTICATION: ExitCode.NOT_AUTHENTICATED,
-    ErrorKind.BUDGET: ExitCode.BUDGET,
-}
-SUBTYPES = {
-    "max_turns": "error_max_turns",
-    "budget": "error_max_budget_usd",
-    "schema": "error_max_structured_output_retries",
-}
-
-
-def exit_code(reason: str, *, is_error: bool, error_kind: str | None = None) -> ExitCode:
-    """The code for a session, or a task, that ended with this reason."""
-    if reason in BY_REASON:
-        return BY_REASON[reason]
-    if error_kind is not None and error_kind in BY_ERROR_KIND:
-        return BY_ERROR_KIND[error_kind]
-    return ExitCode.FAILED if is_error else ExitCode.DONE
-
-
-def subtype(reason: str, *, is_error: bool) -> str:
-    """The `subtype` of the result object."""
-    return SUBTYPES.get(reason, "error_during_execution") if is_error else "success"

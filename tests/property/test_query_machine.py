@@ -42,7 +42,7 @@ from worker_agent.causes import Cause
 from worker_agent.config import Settings
 from worker_agent.errors import ToolError, TurnOver
 from worker_agent.loop.ports import StopVerdict
-from worker_agent.loop.state import TerminalReason
+from worker_agent.loop.reasons import TerminalReason
 
 CONFIG = Settings(model="claude-sonnet-5", retry=FAST)
 

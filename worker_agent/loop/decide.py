@@ -11,7 +11,8 @@ from typing import Literal
 
 from worker_agent.config import LoopSettings
 from worker_agent.errors import ErrorKind, ModelError
-from worker_agent.loop.state import ContinueReason, State, TerminalReason
+from worker_agent.loop.reasons import ContinueReason, TerminalReason
+from worker_agent.loop.state import State
 from worker_agent.messages import Message, Usage
 
 MAX_PAUSES = 8

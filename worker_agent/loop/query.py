@@ -21,7 +21,8 @@ from worker_agent.loop import transitions
 from worker_agent.loop.decide import GoOn, Stop, decide
 from worker_agent.loop.model_turn import ModelTurn, Overloads
 from worker_agent.loop.params import QueryParams
-from worker_agent.loop.state import ContinueReason, State, Terminal, TerminalReason
+from worker_agent.loop.reasons import ContinueReason, TerminalReason
+from worker_agent.loop.state import State, Terminal
 from worker_agent.loop.stop import count_output, end_turn, ended, interrupted
 from worker_agent.loop.tool_turn import ToolTurn
 from worker_agent.messages import Message

@@ -15,7 +15,8 @@ from worker_agent.events import Notice, NoticeKind
 from worker_agent.loop import transitions
 from worker_agent.loop.decide import Answer
 from worker_agent.loop.params import QueryParams
-from worker_agent.loop.state import BudgetProgress, State, Terminal, TerminalReason
+from worker_agent.loop.reasons import TerminalReason
+from worker_agent.loop.state import BudgetProgress, State, Terminal
 from worker_agent.messages import Message
 
 

@@ -18,7 +18,8 @@ from worker_agent import messages as m
 from worker_agent.loop import transitions
 from worker_agent.loop.model_turn import ModelTurn
 from worker_agent.loop.params import QueryParams
-from worker_agent.loop.state import Repeats, State, Terminal, TerminalReason
+from worker_agent.loop.reasons import TerminalReason
+from worker_agent.loop.state import Repeats, State, Terminal
 from worker_agent.loop.stop import ended, interrupted, read_inbox
 from worker_agent.messages import Block, Message
 from worker_agent.tools.base import Interrupted, ToolOutcome

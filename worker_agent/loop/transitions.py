@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from worker_agent import messages as m
 from worker_agent.loop.ports import Compacted
-from worker_agent.loop.state import BudgetProgress, ContinueReason, Repeats, State
+from worker_agent.loop.reasons import ContinueReason
+from worker_agent.loop.state import BudgetProgress, Repeats, State
 from worker_agent.messages import Message
 
 

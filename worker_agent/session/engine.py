@@ -21,7 +21,8 @@ from worker_agent.loop.model_turn import Overloads
 from worker_agent.loop.params import EventBuffer, QueryParams
 from worker_agent.loop.ports import ContextPort, Step
 from worker_agent.loop.query import query
-from worker_agent.loop.state import ContinueReason, Terminal, TerminalReason
+from worker_agent.loop.reasons import ContinueReason, TerminalReason
+from worker_agent.loop.state import Terminal
 from worker_agent.messages import Message
 from worker_agent.session import schema
 from worker_agent.session.commands import Command, parse_command, token_budget

@@ -9,7 +9,7 @@ from tasks.notifications import FIELD_CAP
 from tasks.records import Ended
 from tasks.states import TaskStatus
 from worker_agent.events import PermissionDenial, Result
-from worker_agent.loop.state import TerminalReason
+from worker_agent.loop.reasons import TerminalReason
 from worker_agent.messages import Usage
 
 GOOD = Result(

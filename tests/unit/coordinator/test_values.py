@@ -11,7 +11,8 @@ from coordinator.agents.definitions import prompt_text
 from coordinator.paths import Paths
 from coordinator.session.results import Closing
 from coordinator.views import values as views
-from coordinator.views.exit_codes import ExitCode, exit_code, subtype
+from coordinator.views.ends import exit_code, subtype
+from coordinator.views.exit_codes import ExitCode
 from worker_agent.causes import Cause
 from worker_agent.config import Settings
 from worker_agent.context.injected import news, system_context

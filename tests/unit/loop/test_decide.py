@@ -12,9 +12,9 @@ from worker_agent import messages as m
 from worker_agent.config import LoopSettings
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.decide import MAX_PAUSES, Answer, GoOn, Stop, decide
-from worker_agent.loop.state import ContinueReason as C
+from worker_agent.loop.reasons import ContinueReason as C
+from worker_agent.loop.reasons import TerminalReason as T
 from worker_agent.loop.state import State
-from worker_agent.loop.state import TerminalReason as T
 
 STATE = State(messages=(m.user("goal"),), tool_context=tool_context(Path("/nowhere")), model="m")
 SAID = m.assistant("hello")

@@ -9,7 +9,8 @@ from tests.support.agent import tool_context
 from worker_agent import messages as m
 from worker_agent.context.values import Compacted, Tracking
 from worker_agent.loop import transitions
-from worker_agent.loop.state import BudgetProgress, ContinueReason, Repeats, State, TerminalReason
+from worker_agent.loop.reasons import ContinueReason, TerminalReason
+from worker_agent.loop.state import BudgetProgress, Repeats, State
 
 HISTORY = (m.user("goal"), m.assistant("answer"))
 USED = State(
