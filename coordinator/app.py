@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.agents import definitions as agent_files
-from coordinator.agents import mcp_servers
+from coordinator.agents import mcp_servers, plugins
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import Amount, Limit, TreeBudget
 from coordinator.agents.engines import EngineFactory
@@ -274,6 +274,7 @@ class Ground:
     policy: Policy
     sandbox: SandboxChoice
     servers: Configured
+    plugins: plugins.Plugins
     redact: Redactor
 
 
@@ -284,9 +285,13 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
     files = settings_files.load(
         cwd, home=home, trust=options.trust, settings=options.settings, earlier=options.earlier_settings
     )
+    brought = plugins.load(
+        repository_root(cwd), home=home, data=paths.plugin_data, trust=options.trust, given=options.plugin_dirs
+    )
+    files = replace(files, hooks=files.hooks + brought.hooks)
     servers = mcp_servers.configured(
         cwd, home=home, paths=paths, trust=options.trust, files=files, given=options.mcp_config,
-        only_given=options.strict_mcp_config,
+        only_given=options.strict_mcp_config, plugins=brought.servers,
     )  # fmt: skip
     scratch = paths.scratch(session_id)
     policy = files.policy(
@@ -300,7 +305,10 @@ def _stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: st
     return Ground(
         cwd=cwd,
         paths=paths,
-        agents=agent_files.load(cwd, trust=options.trust, add_dirs=options.add_dirs, user_dir=home / ".claude"),
+        agents=plugins.with_plugins(
+            agent_files.load(cwd, trust=options.trust, add_dirs=options.add_dirs, user_dir=home / ".claude"), brought.found
+        ),
+        plugins=brought,
         files=files,
         policy=replace(policy, rules=policy.rules + _shared(scratch)),
         sandbox=choose_sandbox(options.sandbox),
@@ -370,7 +378,7 @@ async def _compose(
     questions = Questions(store, slots=slots, person=approver, limit=options.approval_timeout, on_waiting=waits)
     can_ask = approver is not None or options.wait_approvals or options.interactive
     limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
-    skills = SkillIndex(cwd, home=home, trusted=options.trusted)
+    skills = SkillIndex(cwd, home=home, trusted=options.trusted, plugins=ground.plugins.roots)
     worker_tools = ToolRegistry.builtin((SkillTool(skills),) if await asyncio.to_thread(skills.discover) else ())
     memory_directory = repository_root(cwd) / ".coordinator" / "memory"
     notes = memory_directory.resolve()
@@ -481,6 +489,7 @@ async def _compose(
                     *files.held_back,
                     *(map(str, ground.servers.problems)),
                     *ground.servers.held_back,
+                    *ground.plugins.problems,
                     *(line for file in instructions for line in file.left_out),
                     f"{memory_directory} is left out: it is a link out of the project" if linked_out else None,
                     sandbox.notice,

@@ -53,6 +53,7 @@ class RunOptions:
     add_dirs: tuple[Path, ...] = ()
     settings: str | None = None  # a settings file, or its JSON, above the others
     earlier_settings: tuple[str, ...] = ()  # those that the session was given before; they hold behind `settings`
+    plugin_dirs: tuple[Path, ...] = ()
     mcp_config: tuple[str, ...] = ()  # files of MCP servers, or their JSON
     strict_mcp_config: bool = False  # and no others
     sandbox: str = "auto"  # auto, required, off
@@ -124,6 +125,7 @@ class RunOptions:
         return {name: getattr(self, name) for name in kept} | {
             "mcp_config": self._servers_to_keep(),
             "add_dirs": [str(path) for path in self.add_dirs],
+            "plugin_dirs": [str(path) for path in self.plugin_dirs],
             "settings": self._settings_to_keep(),
             "earlier_settings": list(self.earlier_settings),
         }

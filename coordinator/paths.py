@@ -35,6 +35,11 @@ class Paths:
         return self.home / "trust.json"
 
     @property
+    def plugin_data(self) -> Path:
+        """Where each plugin has a directory to keep things in."""
+        return self.home / "plugins"
+
+    @property
     def mcp_approvals(self) -> Path:
         """The list of MCP servers that a person approved in repositories nobody trusts."""
         return self.home / "mcp-approvals.json"

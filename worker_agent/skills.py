@@ -203,13 +203,20 @@ class SkillIndex:
             if level != self._home:
                 yield from self._of_level(level, _PROJECT_PLACES, Origin.PROJECT)
         for plugin, root in sorted(self._plugins.items()):
-            for skill in self._read_directory(root / "skills", Origin.PLUGIN):
-                yield _renamed(skill, f"{plugin}:{skill.name}", root)
+            for skill in (
+                *self._read_directory(root / "skills", Origin.PLUGIN),
+                *self._commands(root / "commands", Origin.PLUGIN),
+            ):
+                if os.path.realpath(skill.file).startswith(os.path.realpath(root) + os.sep):  # no link leads out of a plugin
+                    yield _renamed(skill, f"{plugin}:{skill.name}", root)
 
     def _of_level(self, level: Path, places: Iterable[str], origin: Origin) -> Iterator[Skill]:
         for place in places:
             yield from self._read_directory(level / place, origin)
-        for file in _listed(level / _COMMANDS_PLACE):
+        yield from self._commands(level / _COMMANDS_PLACE, origin)
+
+    def _commands(self, directory: Path, origin: Origin) -> Iterator[Skill]:
+        for file in _listed(directory):
             if file.suffix == ".md" and (skill := self._parsed(file, file.stem, origin)):
                 yield skill
 

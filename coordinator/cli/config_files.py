@@ -32,7 +32,7 @@ HOLDING = (
     "disallowed_tools", "permission_mode", "plan_only", "sandbox", "max_turns", "max_budget_usd", "token_budget", "timeout",
     "verify", "json_schema", "max_workers",
 )  # fmt: skip
-LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config"})  # they add up over all files
+LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config", "plugin_dirs"})  # they add up over all files
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from coordinator.options import CHECKS, LIMITS, STRICTEST_FIRST, rank, stricter
 from coordinator.views.exit_codes import ExitCode
 from tasks.records import SessionRecord
 
-LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config"})
+LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config", "plugin_dirs"})
 KEPT = (
     "permission_mode", "plan_only", "allowed_tools", "disallowed_tools", "add_dirs", "settings", "sandbox", "verify",
     "max_budget_usd", "token_budget", "system_prompt", "append_system_prompt", "model", "max_workers", "use_coordinator",
     "offline", "wait_approvals", "approval_timeout", "max_turns", "timeout", "json_schema", "worker_model", "fallback_model",
-    "mcp_config", "strict_mcp_config",
+    "mcp_config", "strict_mcp_config", "plugin_dirs",
 )  # fmt: skip
 # What is said for one run: how its output looks, which session it is, where it runs.
 NOT_KEPT = (
@@ -99,7 +99,7 @@ def _settings(ctx: click.Context, cli: Context, before: Mapping[str, Any], flags
 
 def _value(name: str, stored: Any) -> Any:
     """A stored value as the flag would give it."""
-    if name == "add_dirs":
+    if name in ("add_dirs", "plugin_dirs"):
         return tuple(map(Path, stored))
     return tuple(stored) if name in LISTS else stored
 
@@ -113,7 +113,7 @@ def _cast(ctx: click.Context, name: str, value: Any) -> Any:
 def _added(name: str, old: Any, new: Any) -> Any:
     if name == "mcp_config":  # what is said now comes first; JSON was not stored, only its names
         return (*new, *(text for text in old if not text.startswith("{") and text not in new))
-    return tuple(dict.fromkeys((*old, *new))) if name in ("disallowed_tools", "add_dirs") else new
+    return tuple(dict.fromkeys((*old, *new))) if name in ("disallowed_tools", "add_dirs", "plugin_dirs") else new
 
 
 def _tighter(name: str, old: Any, new: Any) -> Any:

@@ -342,6 +342,24 @@ def _server_row(server: Json) -> list[Piece]:
     return [Piece(one_line(server[key])) for key in ("name", "status", "scope", "type", "target")]
 
 
+PLUGIN_COLUMNS = (
+    Column("NAME"),
+    Column("VERSION", keep=5),
+    Column("BRINGS", flexible=True, least=20),
+    Column("SOURCE", keep=4, flexible=True),
+)
+
+
+def plugin_grid(plugins: Sequence[Json]) -> Grid:
+    return Grid(PLUGIN_COLUMNS, [_plugin_row(plugin) for plugin in plugins])
+
+
+def _plugin_row(plugin: Json) -> list[Piece]:
+    kinds = (("skills", "skill"), ("agents", "agent"), ("hooks", "hook event"), ("mcp_servers", "MCP server"))
+    brings = ", ".join(counted(len(plugin[key]), noun) for key, noun in kinds if plugin[key])
+    return [Piece(one_line(cell)) for cell in (plugin["name"], plugin["version"], brings or "nothing", plugin["source"])]
+
+
 SHOWN_LINES = 40  # of a call that waits; the rest is counted
 
 

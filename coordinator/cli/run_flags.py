@@ -127,6 +127,7 @@ WORK = [
          metavar="RULES", help="Rules that deny; repeatable."),
     flag("--add-dir", "add_dirs", type=DIRECTORY, multiple=True, help="Another directory that may be read; repeatable."),
     flag("--settings", metavar="PATH|JSON", help="A settings file, or its JSON, above the others."),
+    flag("--plugin-dir", "plugin_dirs", type=DIRECTORY, multiple=True, help="A plugin in this directory; repeatable."),
     flag("--mcp-config", multiple=True, metavar="PATH|JSON", help="MCP servers from this file, or its JSON; repeatable."),
     flag("--strict-mcp-config", is_flag=True, help="No other MCP servers than those of --mcp-config."),
     flag("--sandbox", type=click.Choice(("auto", "required", "off")), default="auto", show_default=True,

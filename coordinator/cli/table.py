@@ -58,6 +58,13 @@ COMMANDS = {
             "approve": Entry("Let one MCP server of an untrusted directory run", "mcp:approve"),
         },
     ),
+    "plugins": Entry(
+        "Plugins that apply here",
+        members={
+            "list": Entry("List plugins with what each brings", "plugins:list_plugins"),
+            "validate": Entry("Check the plugins in these directories", "plugins:validate"),
+        },
+    ),
     "mcp-serve": Entry("Serve runs and tasks as MCP tools to another agent", "mcp_serve:mcp_serve"),
     "trust": Entry("Let a directory's own rules, hooks and agents count", "trust:trust"),
     "cost": Entry("What was spent, by session, agent, model or day", "cost:cost"),

@@ -100,3 +100,17 @@ def test_a_configuration_that_cannot_be_used_is_one_line(here: Here) -> None:
     for text, why in (("{", "is no JSON"), ("gone.json", "cannot be read")):
         code, out, err = here("mcp", "list", "--mcp-config", text)
         assert (code, out) == (2, "") and why in err and "Traceback" not in err and len(err.splitlines()) == 1
+
+
+def test_plugins_are_listed_and_checked(here: Here, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for root, manifest in ((good, {"name": "good", "mcpServers": {"a": {"command": "x"}}}), (bad, {"name": "not good"})):
+        (root / ".claude-plugin").mkdir(parents=True)
+        (root / ".claude-plugin" / "plugin.json").write_text(json.dumps(manifest))
+    code, out, _ = here("plugins", "list", "--json", "--plugin-dir", str(good))
+    (row,) = json.loads(out)
+    assert (code, row["name"], row["mcp_servers"]) == (0, "good", ["plugin_good_a"])
+    assert "1 MCP server" in here("plugins", "list", "--plugin-dir", str(good))[1]
+    assert here("plugins", "validate", str(good)) == (0, "", "")
+    code, out, _ = here("plugins", "validate", str(good), str(bad))
+    assert (code, out.splitlines()) == (1, [f"{bad}: plugin.json: `name` 'not good': letters, digits, - . _, at most 64"])

@@ -177,3 +177,29 @@ def test_a_server_left_by_a_killed_run_is_ended_when_the_session_is_taken_over(t
     assert ran.code == 0, ran.err
     assert not psutil.pid_exists(server) or psutil.Process(server).status() == psutil.STATUS_ZOMBIE
     assert find_tree(None, None, servers_of("sess1")) == []
+
+
+def test_a_plugin_brings_a_skill_an_agent_a_hook_and_a_server_to_one_run(bench: Bench) -> None:
+    root, told = bench.tmp / "acme", bench.tmp / "told"
+    hook = {"Stop": [{"hooks": [{"type": "command", "command": f'echo "$CLAUDE_PLUGIN_ROOT" > {told}'}]}]}
+    files = {
+        ".claude-plugin/plugin.json": json.dumps({"name": "acme", "mcpServers": {"db": entry("plain")}, "hooks": hook}),
+        "skills/sums/SKILL.md": "---\nname: sums\ndescription: How to add.\n---\nUse ${CLAUDE_PLUGIN_ROOT}/table.",
+        "agents/adder.md": "---\nname: adder\ndescription: Adds.\n---\nYou add.",
+    }
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    calls = (
+        tool_use("Skill", {"skill": "acme:sums"}, id="c1"),
+        tool_use("mcp__plugin_acme_db__add", {"a": 1, "b": 1}, id="c2"),
+        tool_use("mcp__plugin_acme_db__environment", {"name": "CLAUDE_PLUGIN_ROOT"}, id="c3"),
+    )
+    boss = coordinator(tool_use("Agent", {"description": "add", "prompt": "go", "subagent_type": "acme:adder"}))
+    with FakeAPI(fleet(boss, by_turn(message(*calls), text("report")))) as api:
+        outcome = bench.run(api, plugin_dirs=(root,))
+    assert outcome.exit_code == 0, outcome.result
+    answers = results(api)
+    assert f"Use {root}/table." in answers["c1"] and (answers["c2"], answers["c3"]) == ("2", str(root))
+    assert told.read_text() == f"{root}\n"
+    assert "You add." in json.dumps(workers_of(api)[0].body["system"])

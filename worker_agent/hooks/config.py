@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from worker_agent import tool_facts
@@ -46,6 +46,7 @@ class Handler:
     status_message: str | None = None
     in_background: bool = False
     wakes: bool = False
+    environment: tuple[tuple[str, str], ...] = ()  # of a command, on top of what every hook gets
 
     @property
     def label(self) -> str:
@@ -104,6 +105,15 @@ class HookConfig:
     def __add__(self, other: HookConfig) -> HookConfig:
         problems, fences = self.problems + other.problems, self.fences + other.fences
         return HookConfig(self.groups + other.groups, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(fences)))
+
+    def in_environment(self, environment: Mapping[str, str]) -> HookConfig:
+        """The same hooks, whose commands get these variables, too."""
+        own = tuple(environment.items())
+        groups = (
+            replace(group, handlers=tuple(replace(handler, environment=own) for handler in group.handlers))
+            for group in self.groups
+        )
+        return replace(self, groups=tuple(groups))
 
     def handlers(self, event: str, subject: str = "") -> tuple[Handler, ...]:
         """Those that the event calls, an identical one once."""

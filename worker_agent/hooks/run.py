@@ -40,7 +40,7 @@ async def run_handler(
 
 
 async def _command(handler: Handler, body: bytes, cwd: Path, environment: Mapping[str, str], timeout: float) -> Ran:
-    marker = secrets.token_hex(8)
+    marker, environment = secrets.token_hex(8), {**environment, **dict(handler.environment)}
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         stdin.write(body)
         stdin.seek(0)

@@ -66,7 +66,8 @@ class Standing(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """One server. `kind` is `stdio`, `http` or `sse`; `timeout` is that of a call, in seconds (None: the settings');
-    `variables` are the values of names that only this entry knows (a plugin's root)."""
+    `variables` are the values of names that only this entry knows (a plugin's root); `literal`: `${…}` in it is text.
+    `data` is a directory that is made before its process starts."""
 
     name: str
     kind: str
@@ -80,6 +81,8 @@ class ServerConfig:
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    literal: bool = False
+    data: str | None = None
     vouched: bool = True  # False: its file came with a repository, and nobody trusts it as it is now
     standing: Standing = Standing.READY
 
@@ -368,6 +371,8 @@ def expanded(server: ServerConfig, variable: Callable[[str], str]) -> tuple[Serv
     """`server` with its variables replaced, and the names of those that are not set. `variable` gives "" for one that is
     not; the entry's own `variables` come first."""
     missing: dict[str, None] = {}
+    if server.literal:
+        return server, ()
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]

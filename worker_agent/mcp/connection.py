@@ -234,6 +234,8 @@ class Connection:
         from mcp import StdioServerParameters, stdio_client
 
         around = self._around
+        if server.data is not None:
+            Path(server.data).mkdir(parents=True, exist_ok=True, mode=0o700)
         directory = around.cwd / Path(server.cwd).expanduser() if server.cwd else around.cwd
         environment = {**around.environment, **server.env, TASK_MARKER: around.marker, SHELL_MARKER: shell}
         command = _program(server.command, directory)

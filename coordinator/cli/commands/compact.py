@@ -46,7 +46,8 @@ def _as_before(cli: Context, session: SessionRecord) -> RunOptions:
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in session.options.items()
     }
-    known["add_dirs"] = tuple(map(Path, known.get("add_dirs", ())))
+    for name in ("add_dirs", "plugin_dirs"):
+        known[name] = tuple(map(Path, known.get(name, ())))
     cwd = Path(session.cwd)
     return RunOptions(
         **known,

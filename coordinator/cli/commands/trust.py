@@ -52,6 +52,7 @@ def trust(cli: Context, directory: Path, dry_run: bool, revoke: bool, show: bool
 def brought(directory: Path) -> Iterator[Brought]:
     """Every file that grants something in `directory`, as it is now."""
     from coordinator.agents import definitions as agents
+    from coordinator.agents import plugins
     from coordinator.cli import config_files
     from worker_agent.tools import settings_files
     from worker_agent.tools.trust import repository_root
@@ -60,6 +61,7 @@ def brought(directory: Path) -> Iterator[Brought]:
     for path, project in settings_files.project_files(directory, Path.home()):
         yield from settings_files.look(path, project)
     yield from agents.look(directory)
+    yield from plugins.look(repository_root(directory))
     for project in dict.fromkeys((directory, repository_root(directory))):
         yield from settings_files.look_for_servers(project / ".mcp.json")
 
