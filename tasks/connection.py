@@ -36,12 +36,13 @@ class Driver:
     begin_reading: str
     is_sqlite: bool
     is_alive: Callable[[Any], bool] = lambda driver: True
+    id_of: Callable[[Any], str | None] = lambda begun: None  # of a writing transaction, by what its beginning answered
 
 
 class Connection:
     """One transaction's view of a database. `driver` is the driver's own connection."""
 
-    __slots__ = ("_spec", "begins", "clock", "driver", "sharing", "updating")
+    __slots__ = ("_spec", "begins", "clock", "driver", "sharing", "transaction_id", "updating")
 
     def __init__(self, driver: Any, spec: Driver, clock: Callable[[], float]) -> None:
         self.driver = driver
@@ -52,6 +53,7 @@ class Connection:
         # That the id in `{0}` begins with `:ref`. Ids are letters and digits, so a range says it, which an index serves; a
         # server may sort them in another order than that of their codes.
         self.begins = ("({0} >= :ref AND {0} < :ref || '~')" if spec.is_sqlite else "starts_with({0}, :ref)").format
+        self.transaction_id: str | None = None  # by which a server knows a writing transaction
         self._spec = spec
 
     def execute(self, sql: str, /, **values: Any) -> Any:
@@ -92,7 +94,10 @@ class Connection:
     @contextmanager
     def transaction(self, *, reading: bool = False) -> Iterator[None]:
         """Committed at the end, rolled back after an exception, and always where it was for `reading`."""
-        self.driver.execute(self._spec.begin_reading if reading else self._spec.begin_writing)
+        if reading:
+            self.driver.execute(self._spec.begin_reading)
+        else:
+            self.transaction_id = self._spec.id_of(self.driver.execute(self._spec.begin_writing))
         try:
             yield
             self.driver.execute("ROLLBACK" if reading else "COMMIT")

@@ -5,7 +5,8 @@
     db.write(lambda conn: outbox.send(conn, …))
 
 1. Every write is one transaction that begins with the write lock, so what it read cannot be stale when it commits.
-2. A function may run again when the lock could not be had: it must touch nothing but the connection.
+2. A function may run again when the lock could not be had, or the server went away: it must touch nothing but the
+   connection.
 3. Drivers' exceptions leave as `DatabaseError` with one sentence. What the function itself raises passes unchanged.
 """
 
@@ -24,6 +25,7 @@ from tasks.connection import Connection, Pool
 from tasks.engine import Place, authorize_reading, open_pool, parse_place
 from tasks.errors import DatabaseError, DatabaseGone, IntegrityError
 from tasks.explain import explain, is_busy
+from tasks.outage import Patience, is_away, was_committed
 from tasks.upgrade import HEAD_REVISION
 
 __all__ = ["HEAD_REVISION", "Database", "DatabaseError", "now_of"]
@@ -88,14 +90,23 @@ class Database:
         return self._run(fn, reading=False)
 
     def _run(self, fn: Callable[[Connection], T], *, reading: bool) -> T:
-        driver, tries = self.pool.driver, 1
+        driver, tries, patience = self.pool.driver, 1, Patience()
+        committing: tuple[str, T] | None = None  # a transaction that may have taken place, and what it gave
         while True:
             try:
+                if committing is not None and was_committed(self.pool, committing[0]):
+                    return committing[1]
+                committing = None
                 with self.pool.connection() as connection, connection.transaction(reading=reading):
-                    return fn(connection)
+                    value = fn(connection)
+                    if not reading and connection.transaction_id is not None:
+                        committing = (connection.transaction_id, value)
+                return value
             except driver.integrity as error:
                 raise IntegrityError(str(error)) from error
             except driver.errors as error:
+                if is_away(error) and patience.goes_on():
+                    continue
                 if not is_busy(error) or tries == TRIES:
                     raise explain(error, self.name) from error
                 tries += 1

@@ -140,11 +140,19 @@ def _postgres(url: str) -> Driver:
         connect=partial(psycopg.connect, url, autocommit=True, connect_timeout=CONNECT_TIMEOUT),
         errors=psycopg.Error,
         integrity=psycopg.IntegrityError,
-        begin_writing=f"BEGIN; SELECT pg_advisory_xact_lock({POSTGRES_LOCK}), pg_notify('{CHANNEL}', '')",
+        begin_writing=f"BEGIN; SELECT pg_advisory_xact_lock({POSTGRES_LOCK}), pg_notify('{CHANNEL}', ''), "
+        "pg_current_xact_id()::text",
         begin_reading="BEGIN",
         is_sqlite=False,
         is_alive=_answers,
+        id_of=_transaction_id,
     )
+
+
+def _transaction_id(begun: Any) -> str:
+    """Of the two answers the second holds it."""
+    begun.nextset()
+    return str(begun.fetchone()[2])
 
 
 def _answers(driver: Any) -> bool:

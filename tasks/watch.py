@@ -1,18 +1,20 @@
 """Has another process changed something?
 
 SQLite counts commits: `PRAGMA data_version` differs when another connection has committed since this one looked (its
-own commits do not count), and costs a few microseconds. PostgreSQL notifies: every writing transaction does, on commit.
+own commits do not count), and costs a few microseconds. PostgreSQL notifies: every writing transaction does, on commit. A
+notification sent while nobody listened is lost, so a connection made anew is itself news.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 from tasks.connection import Connection
 from tasks.db import Database
 from tasks.engine import CHANNEL
 from tasks.explain import explain
+from tasks.outage import Patience, is_away
 
 POLL = 0.05  # seconds between looks on SQLite
 
@@ -51,36 +53,53 @@ class SqliteProbe:
 
 
 class PostgresProbe:
-    """Listens on a connection of its own; `ignore_pid` is the server process whose commits are our own."""
+    """Listens on a connection of its own; `ignore_pid` is the server process whose commits are our own. A connection that
+    broke is made anew, and that counts as a change: what was missed is not known. Raises `DatabaseError`."""
 
     def __init__(self, db: Database, ignore_pid: int | None = None) -> None:
         self._db = db
         self._ignore = ignore_pid
-        self._listen()
-
-    def _listen(self) -> None:
-        """Raises `DatabaseError` while the server cannot be reached."""
+        self._patience = Patience()
+        self._connection: Connection | None = None  # None: nobody is listened to
         try:
-            self._connect()
-        except self._db.pool.driver.errors as error:
-            raise explain(error, self._db.name) from error
+            self._listen()
+        except db.pool.driver.errors as error:
+            raise explain(error, db.name) from error
 
-    def _connect(self) -> None:
-        self._connection = self._db.pool.take()
-        self._driver: Any = self._connection.driver
-        self._driver.execute(f"LISTEN {CHANNEL}")
+    def _listen(self) -> Connection:
+        connection = self._db.pool.take()
+        connection.execute(f"LISTEN {CHANNEL}")
+        self._connection, self._patience = connection, Patience()
+        return connection
 
     def changed(self, timeout: float = 0.0) -> bool:
-        try:
-            heard = list(self._driver.notifies(timeout=timeout, stop_after=1))
-        except self._db.pool.driver.errors:
-            self.close()
-            self._listen()
-            return True  # what was missed is not known: look
-        return any(note.pid != self._ignore for note in heard)
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                if self._connection is None:
+                    self._listen()
+                    return True
+                return self._hears_others(self._connection, deadline)
+            except self._db.pool.driver.errors as error:
+                self.close()
+                if not (is_away(error) and self._patience.goes_on()):
+                    raise explain(error, self._db.name) from error
+            if time.monotonic() >= deadline:
+                return False
+
+    def _hears_others(self, connection: Connection, deadline: float) -> bool:
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            heard = list(connection.driver.notifies(timeout=left, stop_after=1))
+            if any(note.pid != self._ignore for note in heard):
+                return True
+            if not heard or left == 0.0:
+                return False
 
     def close(self) -> None:
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def open_probe(db: Database) -> Probe:

@@ -2,7 +2,8 @@
 
 1. One thread with one write connection. Jobs that are waiting when it looks share one transaction, so under load the
    commits become fewer, not the waits longer; each runs in a savepoint of its own, so none harms its neighbours.
-2. A future resolves only after the commit that holds its job. If the commit fails, every job of the group is told.
+2. A future resolves only after the commit that holds its job. If the commit fails, every job of the group is told; while
+   a server is away the group waits, and is tried again as a whole (`outage.py`).
 3. Between groups it looks whether *another* connection has committed (`watch.py`) and says so, from the thread.
 4. The thread is a daemon: a forgotten `close` or an interrupt in the middle of leaving must not keep the process from
    ending. Nothing is lost by that: signals reach the main thread only, the end of the interpreter closes every writer
@@ -26,6 +27,7 @@ from tasks.connection import Connection
 from tasks.db import Database
 from tasks.errors import DatabaseError, IntegrityError
 from tasks.explain import explain, is_busy
+from tasks.outage import Patience, is_away, was_committed
 from tasks.watch import PostgresProbe, Probe, SqliteProbe
 
 T = TypeVar("T")
@@ -167,16 +169,14 @@ class _Session:
         self._on_foreign_change = on_foreign_change
         self._connection: Connection | None = None
         self._probe: Probe | None = None
-        with contextlib.suppress(DatabaseError):  # the first job meets the same error and tells its waiter
+        self._was_deaf = False  # others may have committed unheard since the last look
+        with contextlib.suppress(db.pool.driver.errors):  # the first job meets the same error and tells its waiter
             self._open()
 
     def _open(self) -> Connection:
-        try:
-            self._connection = self._connection or self._db.pool.take()
-            if self._on_foreign_change is not None:
-                self._probe = self._make_probe(self._connection)
-        except self._db.pool.driver.errors as error:
-            raise explain(error, self._db.name) from error
+        self._connection = self._connection or self._db.pool.take()
+        if self._on_foreign_change is not None:
+            self._probe = self._make_probe(self._connection)
         return self._connection
 
     def _make_probe(self, connection: Connection) -> Probe:
@@ -185,20 +185,26 @@ class _Session:
         return PostgresProbe(self._db, ignore_pid=connection.driver.info.backend_pid)
 
     def commit(self, group: list[_Job]) -> None:
-        tries = 1
+        tries, patience, errors = 1, Patience(), self._db.pool.driver.errors
+        committing: str | None = None  # a transaction that may have taken place
         while True:
-            connection = self._connection or self._open()
             self._db.check_file()
             try:
+                if committing is not None and was_committed(self._db.pool, committing):
+                    return
+                committing = None
+                connection = self._connection or self._open()
                 with connection.transaction():
-                    _run_group(connection, group, self._db.pool.driver.errors)
+                    _run_group(connection, group, errors)
+                    committing = connection.transaction_id
                 return
-            except self._db.pool.driver.errors as error:
+            except errors as error:
                 if is_busy(error) and tries < TRIES:
                     tries += 1
                     continue
                 self.close()  # broken or not: the next group begins with a fresh one
-                raise explain(error, self._db.name) from error
+                if not (is_away(error) and patience.goes_on()):
+                    raise explain(error, self._db.name) from error
 
     def look(self) -> None:
         """Tell the listener if others committed; also after a connection was lost, which hides changes."""
@@ -207,9 +213,8 @@ class _Session:
         try:
             if self._probe is None:
                 self._open()
-                changed = True
-            else:
-                changed = self._probe.changed()
+            changed = (self._probe is not None and self._probe.changed()) or self._was_deaf
+            self._was_deaf = False
         except Exception as error:  # a driver's; the next write meets it too, and has someone to tell
             log.debug("cannot look for changes: %s", error)
             self.close()
@@ -223,6 +228,7 @@ class _Session:
     def close(self) -> None:
         probe, connection = self._probe, self._connection
         self._probe = self._connection = None
+        self._was_deaf = True
         for opened in (probe, connection):
             if opened is not None:
                 opened.close()
@@ -238,7 +244,9 @@ def _run_group(connection: Connection, group: list[_Job], errors: type[Exception
         if job.error is not None:
             try:
                 driver.execute("ROLLBACK TO SAVEPOINT job")
-            except errors:
+            except errors as error:
+                if is_away(error):
+                    raise
                 lost = DatabaseError("another write of the same group broke the transaction; nothing of it was stored")
                 raise (job.error if isinstance(job.error, errors) else lost) from None
         driver.execute("RELEASE SAVEPOINT job")

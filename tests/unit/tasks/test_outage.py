@@ -1,0 +1,140 @@
+"""A server that goes away for a while: nothing fails, everything waits, nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tasks import events, outage
+from tasks.connection import Connection
+from tasks.db import Database
+from tasks.errors import DatabaseError
+from tasks.outage import was_committed
+from tasks.watch import Watcher
+from tasks.writer import Writer
+from tests.support.postgres import server
+from tests.support.skips import needs_postgres
+from tests.unit.tasks.support import Store, open_server_store
+
+pytestmark = needs_postgres
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = open_server_store()
+    yield made
+    made.db.close()
+
+
+@contextmanager
+def away(seconds: float) -> Iterator[None]:
+    """The server has crashed, and comes back after `seconds`."""
+    server().stop()
+    back = threading.Timer(seconds, server().start)
+    back.start()
+    try:
+        yield
+    finally:
+        back.join()
+
+
+def note(store: Store, text: str) -> Any:
+    def job(conn: Connection) -> str:
+        events.add(conn, store.session_id, None, "note", {"text": text})
+        return text
+
+    return job
+
+
+def notes(store: Store) -> list[str]:
+    return sorted(event.data["text"] for event in store.read(events.since) if event.kind == "note")
+
+
+def test_what_is_asked_while_the_server_is_away_waits_and_is_done_once(store: Store) -> None:
+    heard = threading.Semaphore(0)
+    writer = Writer(store.db, on_foreign_change=heard.release, poll=0.01)
+
+    async def work() -> list[str]:
+        jobs = [writer.write(note(store, f"n{number}")) for number in range(20)]
+        jobs += [asyncio.to_thread(store.db.write, note(store, f"d{number}")) for number in range(3)]
+        return await asyncio.gather(*jobs)
+
+    with Watcher(store.db) as watcher:
+        with away(1.0):
+            done = asyncio.run(work())
+        assert watcher.changed(10)
+    assert notes(store) == sorted(done) == sorted([f"n{n}" for n in range(20)] + [f"d{n}" for n in range(3)])
+    assert heard.acquire(timeout=10)  # what others did meanwhile went unheard
+    writer.close()
+
+
+def test_a_watcher_hears_again_after_an_outage_and_counts_it_as_a_change(store: Store) -> None:
+    with Watcher(store.db) as watcher:
+        assert not watcher.changed(0)
+        with away(0.5):
+            assert not watcher.changed(0)
+        assert watcher.changed(10)
+        assert not watcher.changed(0.05)
+        store.db.write(note(store, "later"))
+        assert watcher.changed(10)
+
+
+@pytest.mark.parametrize("by_writer", [True, False])
+def test_a_commit_whose_answer_was_lost_is_not_done_again(
+    store: Store, by_writer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server commits, and the connection breaks before it can say so."""
+    import psycopg
+
+    left, execute = [1], psycopg.Connection.execute
+
+    def lose_the_answer(self: Any, query: Any, *rest: Any, **more: Any) -> Any:
+        answer = execute(self, query, *rest, **more)
+        if query == "COMMIT" and left and left.pop():
+            self.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return answer
+
+    monkeypatch.setattr(psycopg.Connection, "execute", lose_the_answer)
+    if by_writer:
+        writer = Writer(store.db)
+        assert writer.submit(note(store, "once")).result() == "once"
+        writer.close()
+    else:
+        assert store.db.write(note(store, "once")) == "once"
+    assert left == [] and notes(store) == ["once"]
+
+
+def test_the_server_knows_of_a_transaction_whether_it_took_place(store: Store) -> None:
+    kept = store.db.write(lambda conn: conn.transaction_id)
+    lost: list[str | None] = []
+
+    def fail(conn: Connection) -> None:
+        lost.append(conn.transaction_id)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.db.write(fail)
+    assert kept and lost[0]
+    assert was_committed(store.db.pool, kept) and not was_committed(store.db.pool, lost[0])
+
+
+def test_an_outage_that_does_not_end_is_told_in_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "OUTAGE", 0.3)
+    writer = Writer(store.db)
+    with away(3.0):
+        for ask in (lambda: store.read(events.since), lambda: writer.submit(note(store, "x")).result()):
+            with pytest.raises(DatabaseError, match=r"gave an error: .*refused") as told:
+                ask()
+            assert "\n" not in str(told.value)
+    writer.close()
+
+
+def test_a_server_that_is_not_there_at_the_start_is_said_at_once() -> None:
+    with pytest.raises(DatabaseError, match="refused"):
+        Database.open("postgresql://nobody@127.0.0.1:9/nothing")
