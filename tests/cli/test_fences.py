@@ -189,6 +189,9 @@ CONTINUED: dict[str, list[tuple[Any, Any, Any]]] = {
     "offline": [(True, ..., True)],
     "wait_approvals": [(True, ..., True)],
     "approval_timeout": [(5.0, ..., 5.0)],
+    "plugin_dirs": [(["/"], ..., (Path("/"),)), (["/"], "/tmp", (Path("/"), Path("/tmp")))],
+    "mcp_config": [(["/a.json"], ..., ("/a.json",)), (["/a.json"], "/b.json", ("/b.json", "/a.json"))],
+    "strict_mcp_config": [(True, ..., True)],
 }
 
 
