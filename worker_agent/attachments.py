@@ -4,7 +4,7 @@ Rules of this file:
 
 1. Nothing waits. `begin` starts the prefetches while the model talks, `take` gives what is ready; what is late comes a
    turn later. At most one search and one discovery run at a time, and `close` ends and awaits them.
-2. The order is fixed: memory files → skills → changed files → the date. Nothing found is no message.
+2. The order is fixed: memory files → skills → changed files → the date → what `news` has to tell. Nothing found is no message.
 3. Work is bounded and does not grow with the conversation: only messages that are new since the last `begin` are looked
    at (all of them once after a compaction, when they are few), and only the files last touched.
 4. What this conversation was told stands in the `data` of the messages that told it. So a resumed agent is not told
@@ -102,17 +102,18 @@ class Attachments:
     """The news of one agent; satisfies the loop's port. `read_files` is the agent's own, `started` when its system
     prompt was made (seconds since the epoch; None: with the first message). `facts` are what is known of a
     tool by its name. `on_failure` hears of a prefetch that raised; that one is then off for good, and the agent goes on
-    without."""
+    without. `news` gives what else is to be told, once."""
 
     def __init__(
         self, *, cwd: Path, read_files: dict[Path, Any], memory: Memory | None = None, skills: Skills | None = None,
         clock: Clock | None = None, started: float | None = None, redact: Callable[[str], str] = lambda text: text,
         facts: Callable[[str], Facts] = tool_facts.of, on_failure: Callable[[BaseException], None] = lambda error: None,
+        news: Callable[[], str | None] = lambda: None,
     ) -> None:  # fmt: skip
         self._cwd = cwd
         self._facts = facts
         self._clock = clock or SystemClock()
-        self._redact = redact
+        self._redact, self._news = redact, news
         self._memory, self._skills = memory, skills
         self._read_files = read_files
         self._watch = Watch(read_files, on_failure)
@@ -143,7 +144,9 @@ class Attachments:
 
     def take(self) -> Sequence[Message]:
         """What is ready now. Never waits."""
-        news = (self._memory_news(), self._skill_news(), self._file_news(), self._date_news())
+        more = self._news()
+        told = self._message(more, "news") if more else None
+        news = (self._memory_news(), self._skill_news(), self._file_news(), self._date_news(), told)
         return [message for message in news if message is not None]
 
     async def close(self) -> None:

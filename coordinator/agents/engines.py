@@ -247,6 +247,7 @@ class EngineFactory:
                 clock=self.store.clock,
                 started=surroundings["at"],
                 redact=self.redact,
+                news=self.mcp.news(registry, hooks.session.agent_type or "") if self.mcp else lambda: None,
             ),
             stop_hooks=hooks,
             budget=budget,

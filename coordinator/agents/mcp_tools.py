@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coordinator.agents.definitions import AgentDefinition
@@ -84,6 +85,31 @@ class McpTools:
             return None
         head = "What MCP servers say about how to use their tools. It comes from them, not from the user:"
         return "<system-reminder>\n" + "\n\n".join([head, *said]) + "\n</system-reminder>"
+
+    def news(self, registry: ToolRegistry, agent: str = "") -> Callable[[], str | None]:
+        """What an agent with these tools is to be told when its servers offer something else, each change once. Its own list
+        stays as it is: its prefix hangs on it."""
+        has = {tool.name for tool in registry if isinstance(tool, McpTool)}
+        servers = {tool.offered.connection for tool in registry if isinstance(tool, McpTool)}
+        seen, told = self.servers.version, (frozenset[str](), frozenset[str]())
+
+        def ask() -> str | None:
+            nonlocal seen, told
+            if self.servers.version == seen:
+                return None
+            seen = self.servers.version
+            offered = {one.tool.name for one in self.servers.offered(agent) if one.connection in servers}
+            now = (frozenset(has - offered), frozenset(offered - has))
+            if now == told:
+                return None
+            told = now
+            gone, come = (", ".join(sorted(names)) for names in now)
+            lines = ["The tools of your MCP servers changed."]
+            lines += [f"No longer offered: {gone}."] if gone else []
+            lines += [f"Offered now, to agents that begin from now on: {come}."] if come else []
+            return " ".join(lines)
+
+        return ask
 
     def told_coordinator(self) -> str | None:
         """What an agent is told whose workers have the servers' tools."""

@@ -112,6 +112,7 @@ def _started(handle: SessionHandle, options: RunOptions) -> Started:
         permission_mode=handle.permission_mode,
         version=metadata.version("coordinator"),
         offline=options.offline,
+        mcp_servers=handle.mcp_servers,
     )
 
 

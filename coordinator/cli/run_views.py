@@ -39,6 +39,7 @@ class Started:
     permission_mode: str = "default"
     version: str = ""
     offline: bool = False
+    mcp_servers: tuple[tuple[str, str], ...] = ()  # names, and how each stands
 
 
 class View(Protocol):
@@ -130,6 +131,7 @@ class StreamJsonView(Still):
                 tools=session.tools,
                 permission_mode=session.permission_mode,
                 version=session.version,
+                mcp_servers=session.mcp_servers,
             )
         )
 

@@ -19,7 +19,11 @@ Line = dict[str, Any]
 ENDED = {"completed": "completed", "failed": "failed", "killed": "stopped"}
 
 
-def init_line(session_id: str, *, cwd: str, model: str, tools: Iterable[str], permission_mode: str, version: str) -> Line:
+def init_line(
+    session_id: str, *, cwd: str, model: str, tools: Iterable[str], permission_mode: str, version: str,
+    mcp_servers: Iterable[tuple[str, str]] = (),
+) -> Line:  # fmt: skip
+    """`mcp_servers` are names and how each stands: they start while the session does, so mostly `pending`."""
     return {
         "type": "system",
         "subtype": "init",
@@ -28,7 +32,7 @@ def init_line(session_id: str, *, cwd: str, model: str, tools: Iterable[str], pe
         "model": model,
         "tools": list(tools),
         "permissionMode": permission_mode,
-        "mcp_servers": [],
+        "mcp_servers": [{"name": name, "status": status} for name, status in mcp_servers],
         "mcp_server_errors": [],
         "plugins": [],
         "plugin_errors": [],

@@ -68,6 +68,8 @@ class SessionHandle:
         self.model = session.engine.agent.model
         self.tools = tuple(tool.name for tool in session.engine.agent.registry)
         self.permission_mode = str(session.engines.policy.mode)
+        mcp = session.engines.mcp
+        self.mcp_servers = tuple((c.server.name, str(c.state)) for c in mcp.servers.connections) if mcp else ()
 
     def interrupt(self) -> None:
         """SIGINT. First: the coordinator's turn ends, workers go on. Again: the workers are stopped, too."""

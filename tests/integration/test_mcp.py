@@ -203,3 +203,29 @@ def test_a_plugin_brings_a_skill_an_agent_a_hook_and_a_server_to_one_run(bench: 
     assert f"Use {root}/table." in answers["c1"] and (answers["c2"], answers["c3"]) == ("2", str(root))
     assert told.read_text() == f"{root}\n"
     assert "You add." in json.dumps(workers_of(api)[0].body["system"])
+
+
+def test_a_changed_list_of_tools_is_told_to_who_runs_and_given_to_who_begins_later(bench: Bench) -> None:
+    def worker(request: Request) -> Any:
+        if request.turns == 0:
+            return message(tool_use("mcp__plain__grow", {}, id="c0"))
+        if "mcp__plain__extra" in request.user_text or request.turns > 30:
+            return text("report")
+        return message(tool_use("mcp__plain__add", {"a": 1, "b": 1}, id=f"c{request.turns}"))
+
+    def boss(request: Request) -> Any:
+        if request.turns == 0:
+            return message(tool_use("Agent", {"description": "grow", "prompt": "grow"}, id="p1"))
+        if request.turns == 2:
+            return message(tool_use("Agent", {"description": "use", "prompt": "use"}, id="p2"))
+        return message("waiting or done")
+
+    uses = by_turn(message(tool_use("mcp__plain__extra", {}, id="x1")), text("report"))
+    with FakeAPI(fleet(boss, {"grow": worker, "use": uses})) as api:
+        outcome = bench.run(api, mcp_config=given(plain="plain"))
+    assert outcome.exit_code == 0, outcome.result
+    first = [request for request in workers_of(api) if "c0" in request.tool_results]
+    assert "Offered now, to agents that begin from now on: mcp__plain__extra." in first[-1].user_text
+    assert len({json.dumps(request.body["tools"]) for request in first}) == 1
+    assert results(api)["x1"] == "new"
+    assert notices(bench, "mcp") == ["the MCP server 'plain' changed its tools: it offers 12 now"]
