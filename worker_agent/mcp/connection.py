@@ -47,6 +47,10 @@ LAST_WORDS = 300  # characters of it in a message
 CLOSE_GRACE = 2.0  # seconds between TERM and KILL for what a server left behind
 START_GRACE = 0.5  # the same for one that did not start
 HTTP_TIMEOUT, HTTP_SILENCE = 30.0, 300.0  # seconds: to connect and send; without a byte of an answer
+WANTS_CREDENTIALS = {
+    status: f" (HTTP {status}): it wants credentials; give them in `headers`, signing in by OAuth is not supported"
+    for status in (401, 403)
+}
 NAME, VERSION = "coordinator", "1"
 
 
@@ -98,6 +102,7 @@ class Connection:
         self._closing = asyncio.Event()
         self._side_work: set[asyncio.Task[None]] = set()
         self._stderr: Output | None = None
+        self._status = 0  # of the last HTTP answer
         self._shell = ""  # names the process in the marks that it bears
         self._pause = 0.0
         self._not_before = 0.0
@@ -133,26 +138,29 @@ class Connection:
         except TimeoutError:
             await self._failed(f"it did not answer within {limit:g} s")
         except asyncio.CancelledError:
-            await self._end()
+            await self._end_at_once()
             raise
         except BaseException as error:
             hint = f"; not set: {', '.join(missing)}" if missing else ""
-            await self._failed(f"{in_words(error)}{hint}")
+            await self._failed(f"{in_words(error)}{WANTS_CREDENTIALS.get(self._status, '')}{hint}")
         else:
             self.problem, self._pause = None, 0.0
             if self.state is not State.CLOSED:
                 self.state = State.CONNECTED
 
     async def _failed(self, why: str) -> None:
-        """What did not start is not asked to leave politely."""
-        if self.server.kind == "stdio":
-            await end_tree(None, None, f"{SHELL_MARKER}={self._shell}", START_GRACE)
-        await self._end()
+        await self._end_at_once()
         self.problem = self._around.redact(f"{why}{self._last_words()}")
         self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
         self._not_before = self._around.clock.monotonic() + self._pause
         if self.state is not State.CLOSED:
             self.state = State.FAILED
+
+    async def _end_at_once(self) -> None:
+        """What did not start is not asked to leave politely."""
+        if self.server.kind == "stdio":
+            await end_tree(None, None, f"{SHELL_MARKER}={self._shell}", START_GRACE)
+        await self._end()
 
     def _last_words(self) -> str:
         lines = self._stderr.text().strip().splitlines() if self._stderr else []
@@ -225,8 +233,17 @@ class Connection:
             from mcp.client.sse import sse_client
 
             return sse_client(server.url, headers=dict(server.headers))
-        times = httpx2.Timeout(HTTP_TIMEOUT, read=HTTP_SILENCE)
-        http = await stack.enter_async_context(httpx2.AsyncClient(headers=dict(server.headers), timeout=times))
+
+        async def note(response: Any) -> None:
+            self._status = response.status_code
+
+        http = await stack.enter_async_context(
+            httpx2.AsyncClient(
+                headers=dict(server.headers),
+                timeout=httpx2.Timeout(HTTP_TIMEOUT, read=HTTP_SILENCE),
+                event_hooks={"response": [note]},
+            )
+        )
         return streamable_http_client(server.url, http_client=http)
 
     def _process(self, server: ServerConfig, shell: str, stack: AsyncExitStack) -> Any:

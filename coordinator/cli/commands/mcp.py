@@ -19,6 +19,7 @@ from coordinator.views.terminal_text import one_line
 
 if TYPE_CHECKING:
     from worker_agent.mcp.config import Configured, ServerConfig
+    from worker_agent.redaction import Redactor
 
 directory_option = click.option("--cwd", type=DIRECTORY, default=Path("."), help="Another directory.")
 config_option = flag(
@@ -35,7 +36,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="A list of ob
 @pass_cli
 def list_servers(cli: Context, as_json: bool, mcp_config: tuple[str, ...], cwd: Path) -> None:
     found = configured(cli, cwd, mcp_config)
-    rows = [_row(server) for server in found.servers]
+    redact = _redactor(found.servers)
+    rows = [row | {"target": redact(row["target"])} for row in map(_row, found.servers)]
     if as_json:
         cli.console.json(rows)
     else:
@@ -107,6 +109,14 @@ def _named(found: Configured, name: str) -> ServerConfig:
     return server
 
 
+def _redactor(servers: Sequence[ServerConfig]) -> Redactor:
+    from coordinator.agents.mcp_servers import secrets_of
+    from worker_agent.config import secret_values
+    from worker_agent.redaction import Redactor
+
+    return Redactor((*secret_values(), *secrets_of(servers)))
+
+
 def _row(server: ServerConfig) -> dict[str, Any]:
     return {
         "name": server.name,
@@ -123,10 +133,8 @@ async def _tried(cli: Context, cwd: Path, servers: Sequence[ServerConfig]) -> li
     import os
     import tempfile
 
-    from coordinator.agents.mcp_servers import secrets_of
-    from worker_agent.config import secret_values, tool_environment, variable
+    from worker_agent.config import tool_environment, variable
     from worker_agent.mcp.connection import Connection, Surroundings
-    from worker_agent.redaction import Redactor
 
     with tempfile.TemporaryDirectory(prefix="coordinator-mcp-") as logs:
         around = Surroundings(
@@ -136,7 +144,7 @@ async def _tried(cli: Context, cwd: Path, servers: Sequence[ServerConfig]) -> li
             logs=Path(logs),
             settings=cli.settings.mcp,
             variable=variable,
-            redact=Redactor((*secret_values(), *secrets_of(servers))),
+            redact=_redactor(servers),
         )
         connections = [Connection(server, around) for server in servers]
         try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -18,6 +20,7 @@ from worker_agent.errors import ToolError
 from worker_agent.mcp import content
 from worker_agent.mcp.config import Scope, ServerConfig
 from worker_agent.mcp.connection import Connection, State, Surroundings
+from worker_agent.mcp.servers import Servers
 from worker_agent.process_tree import find_tree
 
 MARKER = "mcp-connection-test"
@@ -185,3 +188,39 @@ def test_a_call_has_a_limit_of_its_own(tmp_path: Path) -> None:
 def test_the_picture_of_the_test_server_is_one() -> None:
     assert content.image_type(PNG) == "image/png"
     assert content.image_type(b"<svg/>") is None
+
+
+def test_a_server_that_wants_credentials_says_so_and_what_to_do(tmp_path: Path) -> None:
+    class Refuses(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    async def body(web: Connection) -> None:
+        assert "(HTTP 401): it wants credentials; give them in `headers`" in str(web.problem)
+
+    with HTTPServer(("127.0.0.1", 0), Refuses) as http:
+        Thread(target=http.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_port}/mcp"
+        run(tmp_path, ServerConfig(name="web", kind="http", scope=Scope.USER, source="x", url=url), body)
+        http.shutdown()
+
+
+def test_a_server_that_still_starts_is_ended_at_once_when_nobody_wants_it_any_more(tmp_path: Path) -> None:
+    marker = f"{MARKER}-{tmp_path.name}"
+
+    async def main() -> None:
+        around = Surroundings(cwd=tmp_path, environment=tool_environment(), marker=marker, logs=tmp_path / "logs")
+        servers = Servers(around)
+        servers.begin([stdio("hang")])
+        while not find_tree(None, None, marker):
+            await asyncio.sleep(0.01)
+        await servers.close()
+        assert find_tree(None, None, marker) == []
+        assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
+
+    asyncio.run(main())
