@@ -378,7 +378,7 @@ async def _compose(
     questions = Questions(store, slots=slots, person=approver, limit=options.approval_timeout, on_waiting=waits)
     can_ask = approver is not None or options.wait_approvals or options.interactive
     limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
-    skills = SkillIndex(cwd, home=home, trusted=options.trusted, plugins=ground.plugins.roots)
+    skills = SkillIndex(cwd, home=home, trusted=options.trusted, plugins=ground.plugins.roots, strict=ground.plugins.strict)
     worker_tools = ToolRegistry.builtin((SkillTool(skills),) if await asyncio.to_thread(skills.discover) else ())
     memory_directory = repository_root(cwd) / ".coordinator" / "memory"
     notes = memory_directory.resolve()

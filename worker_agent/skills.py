@@ -23,7 +23,7 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -97,20 +97,20 @@ class Problem:
 
 class SkillIndex:
     """The skills that hold in `cwd`. `home` is the person's directory (None: no personal ones), `managed` a directory
-    of skills, `plugins` the roots of plugins by name, `variables` the values of further `${CLAUDE_…}`. Reads the disk
+    of skills, `plugins` the roots of plugins by name, `strict` those whose skills must hold the standard, `variables` the values of further `${CLAUDE_…}`. Reads the disk
     when it is first asked, which blocks: call `discover` in a thread before. May be shared by agents of one working
     directory."""
 
     def __init__(
         self, cwd: Path, *, home: Path | None = None, trusted: bool = False, managed: Path | None = None,
-        plugins: Mapping[str, Path] | None = None, variables: Mapping[str, str] | None = None,
+        plugins: Mapping[str, Path] | None = None, strict: Collection[str] = (), variables: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.cwd = Path(os.path.realpath(cwd))
         self._levels = list(_levels(self.cwd))
         self.root = self._levels[-1]
         self._home = None if home is None else Path(os.path.realpath(home))
         self._managed, self._trusted = managed, trusted
-        self._plugins = plugins or {}
+        self._plugins, self._strict = plugins or {}, strict
         self._variables = {"CLAUDE_PROJECT_DIR": str(self.root), **(variables or {})}
         self._lock = threading.Lock()
         self._known: dict[str, Skill] | None = None
@@ -203,12 +203,20 @@ class SkillIndex:
             if level != self._home:
                 yield from self._of_level(level, _PROJECT_PLACES, Origin.PROJECT)
         for plugin, root in sorted(self._plugins.items()):
-            for skill in (
-                *self._read_directory(root / "skills", Origin.PLUGIN),
-                *self._commands(root / "commands", Origin.PLUGIN),
-            ):
+            for skill in self._of_plugin(root, plugin in self._strict):
                 if os.path.realpath(skill.file).startswith(os.path.realpath(root) + os.sep):  # no link leads out of a plugin
                     yield _renamed(skill, f"{plugin}:{skill.name}", root)
+
+    def _of_plugin(self, root: Path, strict: bool) -> Iterator[Skill]:
+        skills = self._read_directory(root / "skills", Origin.PLUGIN)
+        if not strict:
+            yield from (*skills, *self._commands(root / "commands", Origin.PLUGIN))
+            return
+        for skill in skills:
+            if (why := breach(_read(skill.file, HEAD_BYTES), skill.directory.name)) is None:
+                yield skill
+            else:
+                self.problems.append(Problem(skill.file, why))
 
     def _of_level(self, level: Path, places: Iterable[str], origin: Origin) -> Iterator[Skill]:
         for place in places:
@@ -340,6 +348,25 @@ def parse(text: str, file: Path, called: str, origin: Origin) -> Skill:
         model_invocable=front.pop("disable-model-invocation", False) not in (True, "true"),
         fields=front,
     )
+
+
+def breach(text: str, directory: str) -> str | None:
+    """What of the standard for skills (agentskills.io) a file breaks, None if nothing: for those who promise to hold it.
+    `directory` is the name of the one that it lies in."""
+    match = _FRONT.match(text)
+    front = front_matter(match[1]) if match else {}
+    name, description = front.get("name"), front.get("description")
+    if not isinstance(name, str) or len(name) > 64 or not _NAME.fullmatch(name):
+        return "`name` is not 1 to 64 of a-z 0-9 -, without a hyphen at its ends or two in a row"
+    if name != directory:
+        return f"`name` is {name!r} and its directory {directory!r}"
+    if not isinstance(description, str) or not 1 <= len(description.strip()) <= 1024:
+        return "`description` has not 1 to 1,024 characters"
+    if not isinstance(front.get("compatibility", ""), str) or len(front.get("compatibility", "")) > 500:
+        return "`compatibility` has more than 500 characters, or is no text"
+    if not isinstance(front.get("metadata", {}), Mapping):
+        return "`metadata` is no map"
+    return None
 
 
 def front_matter(block: str) -> dict[str, Any]:

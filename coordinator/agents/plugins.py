@@ -33,6 +33,7 @@ from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.mcp.config import Scope, ServerConfig, entries
 from worker_agent.mcp.names import plugin_server
+from worker_agent.skills import HEAD_BYTES, breach
 from worker_agent.tools.trust import Brought, Trust
 
 MAX_BYTES = 1_000_000  # of one JSON file
@@ -100,6 +101,11 @@ class Plugins:
     @property
     def roots(self) -> dict[str, Path]:
         return {plugin.name: plugin.root for plugin in self.found}
+
+    @property
+    def strict(self) -> frozenset[str]:
+        """Those whose skills must hold the standard."""
+        return frozenset(plugin.name for plugin in self.found if plugin.kind is Kind.STANDARD)
 
     @property
     def hooks(self) -> HookConfig:
@@ -250,11 +256,24 @@ def _standard(root: Path, manifest: dict[str, Any], data: Path) -> Plugin:
         problems.append("plugin.json: `extensions` is no object and is passed over")
     if (root / "skills").exists() and not (_inside(root / "skills", root) and (root / "skills").is_dir()):
         problems.append("skills is no directory of the plugin")
+    problems += _breaches(root)
     servers, wrong, said = _standard_servers(root, name, data / name)
     return Plugin(
         name=name, root=root, kind=Kind.STANDARD, version=manifest.get("version", ""), description=manifest.get("description", ""),
         servers=servers, rights={"mcpServers": said} if said else {}, problems=(*problems, *wrong),
     )  # fmt: skip
+
+
+def _breaches(root: Path) -> Iterator[str]:
+    """The skills that do not hold the standard, which are not loaded."""
+    for path in sorted(root.glob("skills/*/SKILL.md")):
+        try:
+            text = disk.read_beginning(path, limit=HEAD_BYTES, inside=root).decode("utf-8", "replace")
+            why = breach(text, path.parent.name)
+        except OSError as error:
+            why = f"it {error.strerror}"
+        if why is not None:
+            yield f"{path.relative_to(root)} is left out: {why}"
 
 
 def _is_text(value: Any) -> bool:

@@ -12,6 +12,7 @@ from coordinator.agents import plugins
 from coordinator.agents.plugins import MCP_SCHEMA, SCHEMA, Plugin
 from worker_agent.errors import ConfigError
 from worker_agent.mcp.config import expanded
+from worker_agent.skills import SkillIndex
 from worker_agent.tools.trust import NOTHING, TrustStore
 
 AGENT = "---\nname: helper\ndescription: Helps.\npermissionMode: bypassPermissions\nmcpServers: [{x: {command: y}}]\n---\nHelp."
@@ -112,6 +113,25 @@ def test_a_link_out_of_a_plugin_is_followed_nowhere(tmp_path: Path) -> None:
         read(root)
     with pytest.raises(ConfigError, match="leads out of the plugin"):
         read(claude(tmp_path / "c", hooks="../outside/plugin.json"))
+
+
+def test_a_plugin_of_the_standard_offers_only_skills_that_hold_theirs(tmp_path: Path) -> None:
+    heads = {
+        "good": "name: good\ndescription: d",
+        "other": "name: good\ndescription: d",
+        "bare": "name: bare",
+        "Upper": "name: Upper\ndescription: d",
+        "long": f"name: long\ndescription: {'d' * 1025}",
+    }
+    root = standard(tmp_path / "p")
+    for name, head in heads.items():
+        (root / "skills" / name).mkdir(parents=True)
+        (root / "skills" / name / "SKILL.md").write_text(f"---\n{head}\n---\nx")
+    found = plugins.load(tmp_path, home=tmp_path / "home", data=tmp_path, trust=NOTHING, given=[root])
+    index = SkillIndex(tmp_path, plugins=found.roots, strict=found.strict)
+    assert [skill.name for skill in index.discover()] == ["tools.a:good"]
+    assert sorted(p.split("/")[1] for p in found.problems) == ["Upper", "bare", "long", "other"]
+    assert len(SkillIndex(tmp_path, plugins=found.roots).discover()) == 5
 
 
 def claude(root: Path, **manifest: Any) -> Path:
