@@ -138,7 +138,7 @@ def sdk(base_url: str) -> Row:
     builder = RequestBuilder()
 
     async def ask(messages: tuple[Message, ...], conversation: str) -> list[dict]:
-        body = builder.build(request(messages, conversation), info_for(MODEL))
+        body = builder.call(request(messages, conversation), info_for(MODEL)).body
         response = await client.post("/v1/messages", cast_to=httpx2.Response, content=body, stream=True)
         events = [orjson.loads(e.data) async for e in anthropic.AsyncStream.raw_events(response)]
         await response.aclose()
@@ -154,7 +154,7 @@ def bare(base_url: str) -> Row:
     builder = RequestBuilder()
 
     async def ask(messages: tuple[Message, ...], conversation: str) -> list[dict]:
-        body = builder.build(request(messages, conversation), info_for(MODEL))
+        body = builder.call(request(messages, conversation), info_for(MODEL)).body
         async with session.post(f"{base_url}/v1/messages", data=body, headers={"authorization": "Bearer x"}) as response:
             lines = (await response.read()).split(b"\n")
         return _blocks([orjson.loads(line[6:]) for line in lines if line.startswith(b"data: ")])

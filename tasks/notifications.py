@@ -110,13 +110,8 @@ def render_many(notifications: Iterable[Notification]) -> str:
     return "\n".join(render(notification) for notification in notifications)
 
 
-def envelope(notifications: Iterable[Notification]) -> str:
-    """The text of the one message in which `notifications` travel, oldest first."""
-    return f"{PREFACE}\n{render_many(notifications)}"
-
-
 def parse(text: str) -> list[Notification]:
-    """The notifications in a text that `render`, `render_many` or `envelope` made. Raises `ValueError`."""
+    """The notifications in a text that `render` or `render_many` made. Raises `ValueError`."""
     from xml.etree import ElementTree
 
     try:

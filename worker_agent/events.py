@@ -150,7 +150,6 @@ class Result:
     duration: float
     duration_api: float
     usage: Usage
-    usage_by_model: Mapping[str, Usage]
     cost_usd: float | None
     denials: tuple[PermissionDenial, ...] = ()
     error: str | None = None

@@ -68,10 +68,10 @@ def test_the_end_of_a_collapse_bears_a_mark_and_no_request_has_more_than_four():
     for stop in range(len(view) - 20, len(view), 2):
         system, messages = ("system", "context"), view[: stop + 1]
         request = ModelRequest(model=CLIENT, max_tokens=10, system=system, tools=(), messages=messages, conversation="c")
-        body = builder.build(request, info)
+        body = builder.call(request, info).body
         assert body.count(b'"cache_control"') <= 4
         assert re.search(rb'ten steps[^"]*","cache_control"|ten steps.{0,60}"cache_control"', body)
-        assert body == RequestBuilder().build(request, info)
+        assert body == RequestBuilder().call(request, info).body
 
 
 class Simulation:

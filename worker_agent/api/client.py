@@ -92,7 +92,6 @@ class Finished:
     usage: Usage
     open_block: Block | None = None
     stop_details: Mapping[str, Any] | None = None
-    applied_edits: tuple[Mapping[str, Any], ...] = ()
 
 
 ModelEvent = Started | TextPiece | ThinkingPiece | BlockClosed | Finished
@@ -118,14 +117,12 @@ class ModelInfo:
     max_output: int
     chars_per_token: float = 4.0
     binds_thinking: bool = False  # thinking signatures hold for the exact prefix only
-    forced_tool_choice: bool = True
     server_compaction: bool = False  # on-demand compaction through the beta namespace
     server_editing: bool = False  # context editing through the beta namespace
     cache_control: bool = True
     adaptive_thinking: bool = False
     effort: bool = False
     tool_search: bool = False  # takes deferred tools, and results that reference them
-    min_cache_tokens: int = 1024
     max_media: int = 100
     known: bool = True  # False: an endpoint's own model that no table knows
 

@@ -35,7 +35,7 @@ _NEW_TOKENIZER = 3.1
 _OLD_TOKENIZER = 4.0
 
 
-def _modern(id: str, *, binds: bool, min_cache: int = 512, forced: bool = True) -> ModelInfo:
+def _modern(id: str, *, binds: bool) -> ModelInfo:
     """A model of the 1M/128K generation that thinks adaptively and compacts on the server."""
     return ModelInfo(
         id=id,
@@ -43,39 +43,37 @@ def _modern(id: str, *, binds: bool, min_cache: int = 512, forced: bool = True) 
         max_output=128_000,
         chars_per_token=_NEW_TOKENIZER,
         binds_thinking=binds,
-        forced_tool_choice=forced,
         server_compaction=True,
         server_editing=True,
         adaptive_thinking=True,
         effort=True,
         tool_search=True,
-        min_cache_tokens=min_cache,
     )
 
 
 def _small_window(id: str) -> ModelInfo:
     """A 200K/64K model of the generation before adaptive thinking and on-demand compaction."""
-    return ModelInfo(id=id, window=200_000, max_output=64_000, server_editing=True, tool_search=True, min_cache_tokens=4096)
+    return ModelInfo(id=id, window=200_000, max_output=64_000, server_editing=True, tool_search=True)
 
 
 MODELS: Mapping[str, ModelInfo] = {
     info.id: info
     for info in (
-        _modern("claude-fable-5-2", binds=True, forced=False),
-        _modern("claude-fable-5-1", binds=True, forced=False),
+        _modern("claude-fable-5-2", binds=True),
+        _modern("claude-fable-5-1", binds=True),
         _modern("claude-fable-5", binds=False),
-        _modern("claude-mythos-5-2", binds=True, forced=False),
-        _modern("claude-mythos-5-1", binds=True, forced=False),
+        _modern("claude-mythos-5-2", binds=True),
+        _modern("claude-mythos-5-1", binds=True),
         _modern("claude-mythos-5", binds=False),
-        _modern("claude-opus-5-5", binds=True, forced=False),
+        _modern("claude-opus-5-5", binds=True),
         _modern("claude-opus-5", binds=False),
-        _modern("claude-opus-4-8", binds=False, min_cache=1024),
-        _modern("claude-opus-4-7", binds=False, min_cache=2048),
-        replace(_modern("claude-opus-4-6", binds=False, min_cache=4096), chars_per_token=_OLD_TOKENIZER),
+        _modern("claude-opus-4-8", binds=False),
+        _modern("claude-opus-4-7", binds=False),
+        replace(_modern("claude-opus-4-6", binds=False), chars_per_token=_OLD_TOKENIZER),
         _small_window("claude-opus-4-5"),
-        _modern("claude-sonnet-5-5", binds=True, forced=False),
-        _modern("claude-sonnet-5", binds=False, min_cache=1024),
-        replace(_modern("claude-sonnet-4-6", binds=False, min_cache=1024), chars_per_token=_OLD_TOKENIZER),
+        _modern("claude-sonnet-5-5", binds=True),
+        _modern("claude-sonnet-5", binds=False),
+        replace(_modern("claude-sonnet-4-6", binds=False), chars_per_token=_OLD_TOKENIZER),
         _modern("claude-haiku-5-5", binds=True),
         _small_window("claude-haiku-4-5"),
     )
@@ -155,7 +153,6 @@ def guess(id: str, window: int | None = None, max_output: int | None = None) -> 
         id=id,
         window=window,
         max_output=min(max_output or GUESSED_MAX_OUTPUT, window),
-        forced_tool_choice=False,
         cache_control=False,
         known=False,
     )

@@ -70,11 +70,8 @@ class RequestBuilder:
         self._tools: OrderedDict[int, tuple[tuple[ToolSpec, ...], bytes]] = OrderedDict()
         self._found: OrderedDict[tuple[int, tuple[str, ...]], tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]]] = OrderedDict()
 
-    def build(self, request: ModelRequest, info: ModelInfo) -> bytes:
-        """The body of `POST /v1/messages`. Raises `ModelError` for what the model cannot do (server compaction)."""
-        return self.call(request, info).body
-
     def call(self, request: ModelRequest, info: ModelInfo) -> Call:
+        """`POST /v1/messages`. Raises `ModelError` for what the model cannot do (server compaction)."""
         if request.compact is not None and not info.server_compaction:
             raise ModelError(ErrorKind.INVALID_REQUEST, f"{info.id} cannot compact a conversation on the server")
         messages, compaction = self._messages(request, info)

@@ -150,7 +150,6 @@ class Folder:
         self._usage: dict[str, Any] = {}
         self._stop_reason: str | None = None
         self._stop_details: Mapping[str, Any] | None = None
-        self._edits: tuple[Mapping[str, Any], ...] = ()
         self.started = False
         self.finished = False
 
@@ -258,10 +257,6 @@ class Folder:
             self._stop_reason = delta["stop_reason"]
         if isinstance(delta.get("stop_details"), dict):
             self._stop_details = delta["stop_details"]
-        management = event.get("context_management") or delta.get("context_management")
-        edits = _mapping(management).get("applied_edits")
-        if isinstance(edits, list):
-            self._edits = tuple(edit for edit in edits if isinstance(edit, dict))
         return events
 
     def _message_stop(self, event: WireEvent) -> list[ModelEvent]:
@@ -276,7 +271,7 @@ class Folder:
         cut = [self._close(opened)[0] for _, opened in left if opened.start["type"] != "text"]
         return [
             *closed,
-            Finished(self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details, self._edits),
+            Finished(self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details),
         ]
 
     def _take_usage(self, usage: Any) -> None:

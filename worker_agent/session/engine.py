@@ -271,7 +271,6 @@ class QueryEngine:
             duration_api=self.usage.api_seconds,
             usage=self.usage.total,
             transitions=tuple(self._transitions),
-            usage_by_model=dict(self.usage.by_model),
             cost_usd=self.usage.cost_usd,
             denials=tuple(self.agent.tool_context.denials),
             error_kind=terminal_error.kind.value if terminal_error else None,

@@ -147,11 +147,6 @@ class StreamingToolExecutor:
         return self._side_effects
 
     @property
-    def started_ids(self) -> tuple[str, ...]:
-        """The calls whose tool began, in the order asked."""
-        return tuple(call.id for call in self._calls if call.entered)
-
-    @property
     def states(self) -> dict[str, CallState]:
         return {call.id: call.state for call in self._calls}
 

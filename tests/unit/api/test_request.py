@@ -20,7 +20,7 @@ MARK = {"type": "ephemeral"}
 
 
 def body(messages, info=SONNET, builder=None, **fields):
-    return orjson.loads((builder or RequestBuilder()).build(request(messages, **fields), info))
+    return orjson.loads((builder or RequestBuilder()).call(request(messages, **fields), info).body)
 
 
 def headers(messages, info=SONNET, **fields):
@@ -43,7 +43,7 @@ def test_a_history_that_grows_is_built_from_what_is_kept_to_the_same_bytes(histo
     info, kept = info_for(model), RequestBuilder()
     for end in range(len(history) + 1):
         asked = request(history[:end], model=model)
-        assert kept.build(asked, info) == RequestBuilder().build(asked, info)
+        assert kept.call(asked, info).body == RequestBuilder().call(asked, info).body
 
 
 @settings(max_examples=100, deadline=None)
@@ -56,7 +56,7 @@ def test_every_body_satisfies_the_strict_rules(history):
 def test_the_messages_of_a_request_begin_the_messages_of_the_next_one_byte_for_byte():
     builder, before = RequestBuilder(), b""
     for turns in range(6):
-        now = builder.build(request(conversation(turns)), SONNET)
+        now = builder.call(request(conversation(turns)), SONNET).body
         assert now.startswith(before.removesuffix(b"]}"))
         before = now
 
@@ -65,16 +65,16 @@ def test_settled_messages_are_not_normalised_again():
     builder = RequestBuilder()
     for turns in range(1, 50):
         history = conversation(turns)
-        builder.build(request(history), SONNET)
+        builder.call(request(history), SONNET)
         kept = builder._kept["c1", SONNET.id]
         assert len(kept.messages) == len(history) - 2 and kept.messages == history[:-2]
 
 
 def test_a_changed_history_is_built_anew():
     builder = RequestBuilder()
-    builder.build(request(conversation(3)), SONNET)
+    builder.call(request(conversation(3)), SONNET)
     other = (user("something else"), *turn(7), *turn(8))
-    assert builder.build(request(other), SONNET) == RequestBuilder().build(request(other), SONNET)
+    assert builder.call(request(other), SONNET).body == RequestBuilder().call(request(other), SONNET).body
 
 
 def test_too_many_images_and_refused_media_reach_into_what_is_settled():
@@ -83,9 +83,9 @@ def test_too_many_images_and_refused_media_reach_into_what_is_settled():
     for number in range(60):
         use = {"type": "tool_use", "id": f"t{number}", "name": "Read", "input": {}}
         history += [assistant([use]), user([tool_result_block(use["id"], [IMAGE, IMAGE])], kind="tool_results")]
-        assert builder.build(request(history), SONNET) == RequestBuilder().build(request(history), SONNET)
+        assert builder.call(request(history), SONNET).body == RequestBuilder().call(request(history), SONNET).body
     refused = [*history, notice("no", kind="api_error", media=[]), *turn(99)]
-    assert builder.build(request(refused), SONNET) == RequestBuilder().build(request(refused), SONNET)
+    assert builder.call(request(refused), SONNET).body == RequestBuilder().call(request(refused), SONNET).body
 
 
 def test_the_cache_marks_stand_after_the_shared_system_block_and_at_the_tail():
@@ -156,7 +156,7 @@ def test_a_conversation_that_holds_a_compaction_keeps_sending_its_beta():
 
 def test_a_model_that_cannot_compact_says_so():
     with pytest.raises(ModelError) as caught:
-        RequestBuilder().build(request(conversation(1), compact=""), info_for("claude-haiku-4-5"))
+        RequestBuilder().call(request(conversation(1), compact=""), info_for("claude-haiku-4-5"))
     assert caught.value.kind is ErrorKind.INVALID_REQUEST
 
 
@@ -167,9 +167,9 @@ def test_context_editing_carries_its_beta_beside_the_callers():
 
 def test_the_tools_of_many_agents_are_serialised_once():
     builder, tools = RequestBuilder(), (TOOL,)
-    builder.build(request(conversation(1), tools=tools, conversation="a"), SONNET)
+    builder.call(request(conversation(1), tools=tools, conversation="a"), SONNET)
     first = builder._tools[id(tools)][1]
-    builder.build(request(conversation(1), tools=tools, conversation="b"), SONNET)
+    builder.call(request(conversation(1), tools=tools, conversation="b"), SONNET)
     assert builder._tools[id(tools)][1] is first
 
 
@@ -177,10 +177,10 @@ def test_the_conversations_not_used_for_longest_are_forgotten_when_there_is_no_r
     builder = RequestBuilder(kept_bytes=20_000)
     history = (user("x" * 5_000), *turn(0), *turn(1))
     for number in range(10):
-        builder.build(request(history, conversation=str(number)), SONNET)
+        builder.call(request(history, conversation=str(number)), SONNET)
     assert [conversation for conversation, _ in builder._kept] == ["7", "8", "9"]
     assert builder._room == 20_000 - sum(kept.size for kept in builder._kept.values())
-    builder.build(request((user("y" * 50_000), *turn(0), *turn(1)), conversation="big"), SONNET)
+    builder.call(request((user("y" * 50_000), *turn(0), *turn(1)), conversation="big"), SONNET)
     assert [conversation for conversation, _ in builder._kept] == ["big"]
 
 
@@ -188,7 +188,7 @@ def test_a_conversation_that_ended_is_forgotten_for_every_model_and_its_room_giv
     builder = RequestBuilder(kept_bytes=1_000_000)
     for info in (SONNET, info_for("claude-opus-5")):
         for name in ("one", "two"):
-            builder.build(request(conversation(3), conversation=name, model=info.id), info)
+            builder.call(request(conversation(3), conversation=name, model=info.id), info)
     builder.forget("one")
     builder.forget("unheard of")
     assert {conversation for conversation, _ in builder._kept} == {"two"}

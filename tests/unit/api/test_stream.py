@@ -316,11 +316,6 @@ def test_iterations_are_summed_because_the_top_level_leaves_the_compaction_out()
     assert usage_of(raw) == Usage(input=105, output=10)
 
 
-def test_applied_edits_are_handed_on():
-    event = {**end(), "context_management": {"applied_edits": [{"type": "clear_tool_uses_20250919"}]}}
-    assert feed(START, event, STOP)[-1].applied_edits == ({"type": "clear_tool_uses_20250919"},)
-
-
 def test_a_message_without_message_start_gets_an_id_of_its_own():
     ids = {feed(*text_block(0, "x"), end(), STOP)[0].response_id for _ in range(2)}
     assert len(ids) == 2 and all(id.startswith("msg_local_") for id in ids)

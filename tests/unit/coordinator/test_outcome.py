@@ -20,7 +20,6 @@ GOOD = Result(
     duration=1.0,
     duration_api=1.0,
     usage=Usage(),
-    usage_by_model={},
     cost_usd=0.0,
 )
 

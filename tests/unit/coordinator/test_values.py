@@ -96,7 +96,7 @@ def closing(**changes) -> Closing:
 
 def result(**changes) -> Result:
     base = {"text": "so far", "reason": "completed", "is_error": True, "turns": 1, "duration": 1.0, "duration_api": 1.0}
-    return Result(**(base | {"usage": Usage(), "usage_by_model": {}, "cost_usd": 0.0} | changes))
+    return Result(**(base | {"usage": Usage(), "cost_usd": 0.0} | changes))
 
 
 def test_a_time_limit_is_told_apart_by_what_was_under_way() -> None:

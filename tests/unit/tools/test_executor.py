@@ -251,13 +251,13 @@ def test_the_intent_is_on_disk_before_a_call_with_side_effects_begins_and_only_t
         bench.add("Safe", 0)
         bench.safe.release(0)
         await settle()
-        assert bench.executor.started_ids == ("safe0",) and not bench.executor.side_effects_started
+        assert bench.safe.ended == [0] and bench.writes.running == [] and not bench.executor.side_effects_started
         bench.add("Writes", 1)
         await settle()
         assert bench.writes.running == [] and bench.executor.side_effects_started
         disk.set()
         await settle()
-        assert bench.writes.running == [1] and bench.executor.started_ids == ("safe0", "writes1")
+        assert bench.writes.running == [1]
         bench.writes.release(1)
         await bench.executor.results()
 
@@ -272,7 +272,7 @@ def test_a_denied_call_records_no_intent(tmp_path: Path) -> None:
         bench.context.permissions = Policy(Deny("no"))
         bench.add("Writes", 0)
         assert (await bench.executor.results())[0].is_error
-        assert bench.intents == [] and not bench.executor.side_effects_started and bench.executor.started_ids == ()
+        assert bench.intents == [] and not bench.executor.side_effects_started and bench.writes.ended == []
 
     play(scenario())
 
