@@ -16,7 +16,7 @@ from tests.cli.program import Program
 from tests.cli.test_run_api import with_api
 from tests.integration.harness import Bench
 from tests.integration.scripts import by_turn, coordinator, fleet
-from tests.support.fake_api import FakeAPI, Gate, Request, message, text, tool_use
+from tests.support.fake_api import FakeAPI, Gate, Request, compaction, message, text, tool_use
 from tests.support.mcp_servers import entry
 from worker_agent.config import McpSettings
 from worker_agent.process_tree import find_tree
@@ -229,3 +229,18 @@ def test_a_changed_list_of_tools_is_told_to_who_runs_and_given_to_who_begins_lat
     assert len({json.dumps(request.body["tools"]) for request in first}) == 1
     assert results(api)["x1"] == "new"
     assert notices(bench, "mcp") == ["the MCP server 'plain' changed its tools: it offers 12 now"]
+
+
+def test_what_servers_say_stands_in_front_again_after_a_compaction(bench: Bench) -> None:
+    def script(request: Request) -> Any:
+        return compaction("SUMMARY") if request.body.get("compaction") else text("hello")
+
+    with FakeAPI(script) as api:
+        options: dict[str, Any] = {"use_coordinator": False, "mcp_config": given(plain="plain")}
+        session = bench.run(api, "begin", **options).session_id
+        bench.run(api, "/compact", resume=session, **options)
+        bench.run(api, "go on", resume=session, **options)
+    shown = json.dumps(api.requests[-1].messages)
+    assert "SUMMARY" in shown and "begin" not in shown
+    assert shown.count("## plain") == 1
+    assert len({json.dumps(request.body["tools"]) for request in api.requests}) == 1
