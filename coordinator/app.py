@@ -29,8 +29,9 @@ from coordinator.agents.inbox import TaskInbox
 from coordinator.observed import CallWaits, Observed, Observer
 from coordinator.options import RunOptions
 from coordinator.other_processes import lease
-from coordinator.other_processes.foreign import ForeignChanges
+from coordinator.other_processes.foreign import ForeignChanges, Reactions
 from coordinator.paths import Paths
+from coordinator.runs.backends.base import Backend
 from coordinator.runs.backends.by_kind import ByKind
 from coordinator.runs.backends.local import LocalBackend
 from coordinator.runs.background import Orders, ShellRun, Shells
@@ -82,6 +83,7 @@ from worker_agent.tools.trust import repository_root
 
 if TYPE_CHECKING:
     from coordinator.agents.mcp_tools import McpTools
+    from coordinator.cluster.engine import Engine
 
 __all__ = ["Credentials", "RunOptions", "RunOutcome", "SessionHandle", "open_database", "run_session"]
 
@@ -150,6 +152,38 @@ async def _opened(
         yield await _open(options, settings, database, observer, client, limiter, approver, clock, stack)
 
 
+async def enter(
+    options: RunOptions,
+    database: Database,
+    record: SessionRecord,
+    observer: Observer,
+    reacting: Callable[[Reactions], Reactions],
+    stack: AsyncExitStack,
+) -> Session:
+    """A session of which another process is the owner, so that workers of it can run here: nothing of it is owned, and its
+    `run` is not for us. Raises `ConfigError`."""
+    clock, settings = SystemClock(), options.effective()
+    limiter = Limiter(clock, random.Random())
+    client = make_client(options, settings, clock, limiter)
+    stack.push_async_callback(client.close)
+    ground = _stand_on(options, settings, Path(record.cwd), record.id, client)
+    watchers: list[ForeignChanges] = []
+
+    def changed() -> None:
+        for watcher in watchers:
+            watcher.notify()
+
+    store = Store(database, Writer(database, changed), record.id, leases.this_owner(), clock, record.fence)
+    stack.callback(store.writer.close)
+    set_subreaper()
+    session = await _compose(
+        options, settings, ground, store, record, observer, client, limiter, None, stack, reacting=reacting
+    )
+    watchers.append(session.foreign)
+    session.foreign.notify()  # what happened before anybody listened
+    return session
+
+
 def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: Limiter) -> ModelClient:
     """The model: the built-in surveyor, or the Messages API. Raises `Credentials`."""
     if options.offline:
@@ -181,6 +215,7 @@ async def _open(
     goes_on = earlier is not None and not options.fork_session
     session_id = earlier.id if earlier and goes_on else options.session_id or new_session_id()
     ground = _stand_on(options, settings, Path(earlier.cwd) if earlier else options.cwd.absolute(), session_id, client)
+    engine = await _engine(options, database, stack)
     options = replace(options, prompt=ground.redact(options.prompt) if options.prompt else options.prompt)
     record = database.write(lambda conn: choose_session(conn, options, settings.model, earlier, session_id))
     watchers: list[ForeignChanges] = []
@@ -196,7 +231,9 @@ async def _open(
     try:
         if goes_on:
             await Processes(store, servers_of(store.session_id)).end_recorded()
-        session = await _compose(options, settings, ground, store, record, observer, client, limiter, approver, stack)
+        session = await _compose(
+            options, settings, ground, store, record, observer, client, limiter, approver, stack, engine_of_cluster=engine
+        )
         if earlier is not None:
             await store.write(lambda conn: _keep_fences(conn, record, options))
         if record.status is SessionStatus.ENDED:
@@ -209,6 +246,20 @@ async def _open(
         raise
     watchers.append(session.foreign)
     return session
+
+
+async def _engine(options: RunOptions, database: Database, stack: AsyncExitStack) -> Engine | None:
+    """What carries workers to nodes, where the run asks for them. Raises `ConfigError`."""
+    if options.backend != "cluster":
+        return None
+    if options.max_budget_usd is not None or options.token_budget is not None:
+        raise ConfigError("--backend cluster has no budget over its nodes yet: leave out --max-budget-usd and --token-budget")
+    from coordinator.cluster.engine import Engine
+
+    engine = Engine(database)
+    await engine.open()
+    stack.push_async_callback(engine.close)
+    return engine
 
 
 def _keep_fences(conn: Any, record: SessionRecord, options: RunOptions) -> None:
@@ -333,7 +384,11 @@ async def _compose(
     limiter: Limiter,
     approver: Approver | None,
     stack: AsyncExitStack,
+    *,
+    engine_of_cluster: Engine | None = None,
+    reacting: Callable[[Reactions], Reactions] = lambda reactions: reactions,
 ) -> Session:
+    """`engine_of_cluster` carries workers to nodes; `reacting` changes what is done about other processes' doings."""
     cwd, paths, agents, files, policy, sandbox = (
         ground.cwd,
         ground.paths,
@@ -439,8 +494,14 @@ async def _compose(
         ),
         coordinator.ended,
     )
+    kinds: dict[TaskType, Backend] = {TaskType.LOCAL_AGENT: workers, TaskType.LOCAL_BASH: commands}
+    if engine_of_cluster is not None:
+        from coordinator.cluster.backend import ClusterBackend, OwnCommands
+
+        far = ClusterBackend(store, engine_of_cluster, coordinator.ended)
+        kinds = {TaskType.LOCAL_AGENT: far, TaskType.LOCAL_BASH: OwnCommands(commands, store)}
     backend = ByKind(
-        {TaskType.LOCAL_AGENT: workers, TaskType.LOCAL_BASH: commands},
+        kinds,
         lambda task_id: store.read(lambda conn: registry_of_tasks.get(conn, task_id)).type,
     )
     coordinator.backend = backend
@@ -479,7 +540,7 @@ async def _compose(
         observer=observer,
         questions=questions,
         time_limit=clock,
-        make_foreign=lambda reactions: ForeignChanges(store, reactions),
+        make_foreign=lambda reactions: ForeignChanges(store, reacting(reactions)),
         news=tuple(
             filter(
                 None,

@@ -63,6 +63,7 @@ class RunOptions:
     max_budget_usd: float | None = None
     token_budget: int | None = None
     max_workers: int = 8
+    backend: str = "local"  # or cluster: workers run where a node takes them
     timeout: float | None = None
     approval_timeout: float | None = None  # seconds until a call that waits for a person is denied
     wait_approvals: bool = False  # where nobody is at a terminal calls wait to be answered from elsewhere
@@ -104,6 +105,7 @@ class RunOptions:
             "allowed_tools",
             "disallowed_tools",
             "max_workers",
+            "backend",
             "use_coordinator",
             "offline",
             "plan_only",

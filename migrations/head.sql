@@ -243,4 +243,20 @@ CREATE TABLE approvals (
 );
 CREATE INDEX ix_approvals_session_id ON approvals (session_id, agent_id);
 CREATE INDEX ix_approvals_status ON approvals (status, asked_at);
-INSERT INTO alembic_version VALUES ('0003');
+CREATE TABLE nodes (
+	name TEXT NOT NULL, 
+	holder TEXT NOT NULL, 
+	host TEXT NOT NULL, 
+	pid INTEGER NOT NULL, 
+	version TEXT NOT NULL, 
+	slots INTEGER NOT NULL, 
+	tags TEXT NOT NULL, 
+	running TEXT NOT NULL, 
+	draining BOOLEAN NOT NULL, 
+	load DOUBLE, 
+	memory INTEGER, 
+	started_at DOUBLE NOT NULL, 
+	heartbeat_at DOUBLE NOT NULL, 
+	CONSTRAINT pk_nodes PRIMARY KEY (name)
+);
+INSERT INTO alembic_version VALUES ('0004');

@@ -91,6 +91,10 @@ class Connection:
         """Update the columns that `values` names; how many rows changed. `where` may not use their names as parameters."""
         return self.changed(_update(table, tuple(values), where), **values, **parameters)
 
+    def server_time(self) -> float:
+        """The time by the server's clock, which is one for all machines; of a file, that of its only machine."""
+        return self.clock() if self._spec.is_sqlite else float(self.value("SELECT extract(epoch FROM clock_timestamp())"))
+
     @contextmanager
     def transaction(self, *, reading: bool = False) -> Iterator[None]:
         """Committed at the end, rolled back after an exception, and always where it was for `reading`."""

@@ -329,3 +329,21 @@ approvals = Table(
     Index("ix_approvals_status", "status", "asked_at"),  # the inbox: what waits, oldest first
     Index("ix_approvals_session_id", "session_id", "agent_id"),  # a session's own: its rules, and what a run asked before
 )
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("name", CleanText, primary_key=True),
+    Column("holder", CleanText, nullable=False),  # drawn by the process that goes by the name: a later one ends its right to
+    Column("host", CleanText, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", CleanText, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("tags", JsonText, nullable=False),
+    Column("running", JsonText, nullable=False),  # ids of the tasks that it runs
+    Column("draining", Boolean, nullable=False),
+    Column("load", Double),  # of the last minute
+    Column("memory", Big),  # bytes that its process holds
+    Column("started_at", Double, nullable=False),  # by the database's clock, as all times here: machines' clocks differ
+    Column("heartbeat_at", Double, nullable=False),
+)

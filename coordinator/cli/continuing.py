@@ -30,8 +30,8 @@ from tasks.records import SessionRecord
 LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config", "plugin_dirs"})
 KEPT = (
     "permission_mode", "plan_only", "allowed_tools", "disallowed_tools", "add_dirs", "settings", "sandbox", "verify",
-    "max_budget_usd", "token_budget", "system_prompt", "append_system_prompt", "model", "max_workers", "use_coordinator",
-    "offline", "wait_approvals", "approval_timeout", "max_turns", "timeout", "json_schema", "worker_model", "fallback_model",
+    "max_budget_usd", "token_budget", "system_prompt", "append_system_prompt", "model", "max_workers", "backend",
+    "use_coordinator", "offline", "wait_approvals", "approval_timeout", "max_turns", "timeout", "json_schema", "worker_model", "fallback_model",
     "mcp_config", "strict_mcp_config", "plugin_dirs",
 )  # fmt: skip
 # What is said for one run: how its output looks, which session it is, where it runs.
@@ -65,7 +65,7 @@ def as_before(ctx: click.Context, cli: Context, session: SessionRecord, flags: M
                 # What the settings of the caller's directory say is not for this session.
                 values[name] = _cast(ctx, name, found.get(name)) or (() if name in LISTS else None)
             continue
-        old = _value(name, before.get(name))
+        old = value(name, before.get(name))
         if source is ParameterSource.COMMANDLINE:
             values[name] = _added(name, old, flags[name])
             _tell(cli, name, "plan" if name == "permission_mode" and before.get("plan_only") else old, flags[name])
@@ -97,7 +97,7 @@ def _settings(ctx: click.Context, cli: Context, before: Mapping[str, Any], flags
     return {"earlier_settings": tuple(stored[1:] if before.get("settings") else stored)}
 
 
-def _value(name: str, stored: Any) -> Any:
+def value(name: str, stored: Any) -> Any:
     """A stored value as the flag would give it."""
     if name in ("add_dirs", "plugin_dirs"):
         return tuple(map(Path, stored))

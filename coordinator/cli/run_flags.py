@@ -138,6 +138,8 @@ WORK = [
     flag("--max-budget-usd", type=click.FloatRange(min=0, min_open=True), help="Money for the whole tree of agents."),
     flag("--token-budget", type=click.IntRange(min=1), help="Output tokens for the whole tree of agents; prompts do not count."),
     flag("--max-workers", type=click.IntRange(min=1), default=8, show_default=True, help="Workers that run at once."),
+    flag("--backend", type=click.Choice(["local", "cluster"]), default="local", show_default=True,
+         help="Where workers run: in this process, or on nodes (`coordinator node`)."),
     flag("--wait-approvals/--no-wait-approvals", "wait_approvals", default=False,
          help="With nobody at a terminal: let calls wait for `coordinator approve`, instead of denying them."),
     flag("--approval-timeout", type=Duration(), metavar="TIME", help="Deny a call that waited so long for a person."),

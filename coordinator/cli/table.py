@@ -65,6 +65,16 @@ COMMANDS = {
             "validate": Entry("Check the plugins in these directories", "plugins:validate"),
         },
     ),
+    "node": Entry("Take workers of any session on this machine, until SIGTERM", "node:node"),
+    "nodes": Entry(
+        "Machines that take workers",
+        members={
+            "list": Entry("List the machines that take workers", "node:list_nodes"),
+            "show": Entry("Show one machine with what runs on it", "node:show"),
+            "drain": Entry("Have a machine give back what it runs, and end", "node:drain"),
+            "rm": Entry("Forget a machine that is dead", "node:remove"),
+        },
+    ),
     "mcp-serve": Entry("Serve runs and tasks as MCP tools to another agent", "mcp_serve:mcp_serve"),
     "trust": Entry("Let a directory's own rules, hooks and agents count", "trust:trust"),
     "cost": Entry("What was spent, by session, agent, model or day", "cost:cost"),

@@ -448,6 +448,15 @@ class Session:
             self._end_is_stored = is_idle
         return is_idle
 
+    async def leave_as_guest(self) -> None:
+        """In place of `run`, on a node: give up what was opened to take part in the session, and leave it as it stands."""
+        await self.backend.close(Cause.TERMINATED)
+        self._budget.close()
+        await self.engine.close()
+        if self.engines.memory is not None:
+            self.engines.memory.close()
+        await self._hooks.close()
+
     # ── reactions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _adopt(self, task: TaskRecord) -> None:

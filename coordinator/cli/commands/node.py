@@ -1,0 +1,143 @@
+"""`coordinator node`: take workers of any session on this machine; `coordinator nodes`: see which machines do, and steer them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coordinator.cli import continuing
+from coordinator.cli.context import Context, common_options, pass_cli
+from coordinator.cli.directory import trust_of
+from coordinator.options import RunOptions
+from coordinator.views.exit_codes import ExitCode
+from tasks import nodes as rows
+from tasks.nodes import NewNode, NodeRecord
+
+if TYPE_CHECKING:
+    from coordinator.other_processes.foreign import Reactions
+    from coordinator.session.session import Session
+    from tasks.records import SessionRecord
+
+NOT_OF_A_NODE = frozenset({"backend", "timeout", "verify", "json_schema", "max_budget_usd", "token_budget", "settings"})
+
+
+@click.command("node", help="Take workers of any session with the same database, until SIGTERM. Needs PostgreSQL.")
+@click.option("--slots", type=click.IntRange(min=1), default=8, show_default=True, help="Workers that run here at once.")
+@click.option("--name", metavar="NAME", help="What it is called; the machine's name without one.")
+@common_options
+@pass_cli
+def node(cli: Context, slots: int, name: str | None) -> int:
+    own = NewNode(
+        name=name or socket.gethostname(),
+        holder=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=metadata.version("coordinator"),
+        slots=slots,
+    )
+    return asyncio.run(_serve(cli, own))
+
+
+async def _serve(cli: Context, own: NewNode) -> int:
+    from coordinator.cluster.engine import Engine
+    from coordinator.cluster.node import Node
+
+    async def enter(record: SessionRecord, reacting: Callable[[Reactions], Reactions], stack: AsyncExitStack) -> Session:
+        from coordinator import app
+
+        return await app.enter(_options(cli, record), cli.database, record, lambda seen: None, reacting, stack)
+
+    serving = Node(cli.database, Engine(cli.database), own, enter, cli.console.note)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, serving.end)
+    is_own = await serving.serve(
+        lambda: cli.console.note(f"node {own.name} takes up to {own.slots} workers; SIGTERM drains it")
+    )
+    return ExitCode.DONE if is_own else ExitCode.FAILED
+
+
+def _options(cli: Context, record: SessionRecord) -> RunOptions:
+    """The session's own options, on this machine: its rules travel with it, what this machine trusts does not."""
+    known = {field.name for field in fields(RunOptions)} - NOT_OF_A_NODE
+    stored = {**record.options, "model": record.model}
+    values: dict[str, Any] = {
+        name: continuing.value(name, stored[name]) for name in known if stored.get(name) not in (None, [], ())
+    }
+    settings = [text for text in (stored.get("settings"), *(stored.get("earlier_settings") or ())) if text]
+    values["earlier_settings"] = tuple(settings)
+    cwd = Path(record.cwd)
+    return RunOptions(**{**values, "cwd": cwd, "config": cli.settings, "trust": trust_of(cli, cwd)})
+
+
+# ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command("list", help="List the machines that take workers.")
+@click.option("--json", "as_json", is_flag=True, help="A list of objects.")
+@common_options
+@pass_cli
+def list_nodes(cli: Context, as_json: bool) -> None:
+    found = cli.database.read(rows.list_nodes)
+    if as_json:
+        cli.console.json([_shown(one) for one in found])
+        return
+    for one in found:
+        cli.console.line(f"{one.name}  {one.status}  {len(one.running)} of {one.slots} slots  {one.version}")
+    if not found:
+        cli.console.note("no machine takes workers; `coordinator node` begins one")
+
+
+@click.command("show", help="Show one machine with what runs on it.")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="One object.")
+@common_options
+@pass_cli
+def show(cli: Context, name: str, as_json: bool) -> None:
+    one = cli.database.read(lambda conn: rows.get(conn, name))
+    shown = _shown(one) | {"tasks": list(one.running), "host": one.host, "pid": one.pid, "load": one.load, "memory": one.memory}
+    if as_json:
+        cli.console.json(shown)
+        return
+    for key, value in shown.items():
+        cli.console.line(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+
+
+@click.command("drain", help="Have a machine start nothing new, give back what it runs, and end.")
+@click.argument("name")
+@common_options
+@pass_cli
+def drain(cli: Context, name: str) -> None:
+    cli.database.write(lambda conn: rows.drain(conn, name))
+
+
+@click.command("rm", help="Forget a machine that is dead.")
+@click.argument("name")
+@common_options
+@pass_cli
+def remove(cli: Context, name: str) -> None:
+    cli.database.write(lambda conn: rows.remove(conn, name))
+
+
+def _shown(one: NodeRecord) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "status": str(one.status),
+        "tags": list(one.tags),
+        "slots": one.slots,
+        "running": len(one.running),
+        "version": one.version,
+        "heartbeat_at": datetime.fromtimestamp(one.heartbeat_at, UTC).isoformat().replace("+00:00", "Z"),
+    }

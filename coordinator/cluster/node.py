@@ -1,0 +1,244 @@
+"""A node: a process that takes workers of any session until it is told to end.
+
+1. A worker runs here as in the session's own process: the same parts, on the same folder, with this machine's credentials. The
+   session belongs to the process that drives it; what is written here carries its fence and the run's attempt, so that a
+   session taken over, or a run begun elsewhere, ends the right of this one to write.
+2. The heartbeat says what runs. A name that another process has taken, or that was removed, ends this one at once.
+3. Draining: nothing new begins, what runs is stopped where it stands, everything of it stored, and offered to other nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from coordinator.cluster.engine import BEAT, Engine
+from coordinator.other_processes.foreign import Reactions
+from tasks import nodes, registry, sessions
+from tasks.db import Database
+from tasks.errors import DatabaseError, Fenced, NotFound, StoreError
+from tasks.nodes import NewNode
+from tasks.records import SessionRecord, TaskRecord
+from worker_agent.causes import Cause
+from worker_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coordinator.session.session import Session
+
+log = logging.getLogger(__name__)
+
+Enter = Callable[[SessionRecord, Callable[[Reactions], Reactions], AsyncExitStack], Any]
+
+
+@dataclass(slots=True)
+class _Guest:
+    """This node's part in a session; `runs` are the tasks of it that run here."""
+
+    session: Session
+    stack: AsyncExitStack
+    watching: asyncio.Task[None]
+    fence: int
+    runs: set[str] = field(default_factory=set)
+
+
+class Node:
+    """`enter` takes part in a session (see `app.enter`). `serve` once."""
+
+    def __init__(self, database: Database, engine: Engine, own: NewNode, enter: Enter, say: Callable[[str], None]) -> None:
+        self._database = database
+        self._engine = engine
+        self._own = own
+        self._enter = enter
+        self._say = say
+        self._guests: dict[str, _Guest] = {}
+        self._entering = asyncio.Lock()
+        self._running: set[str] = set()
+        self._ending = asyncio.Event()
+        self._is_lost = False
+
+    def end(self) -> None:
+        """Drain, then return from `serve`."""
+        self._ending.set()
+
+    async def serve(self, on_ready: Callable[[], None] = lambda: None) -> bool:
+        """Until `end`, or until told so by the store. False: another process has the name. Raises `Owned` at once if a
+        living one has it."""
+        await asyncio.to_thread(self._database.write, lambda conn: nodes.join(conn, self._own))
+        await self._engine.open()
+        working = asyncio.create_task(self._engine.serve(self._run, name=self._own.name, slots=self._own.slots))
+        beating = asyncio.create_task(self._beat())
+        on_ready()
+        try:
+            ending = asyncio.create_task(self._ending.wait())
+            await asyncio.wait({working, ending, beating}, return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+            self._ending.set()
+            working.cancel()
+            await self._give_back()
+            with suppress(asyncio.CancelledError):
+                await working
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+            for id in tuple(self._guests):
+                await self._leave(id)
+            await self._engine.close()
+            if not self._is_lost:
+                await asyncio.to_thread(self._database.write, lambda conn: nodes.leave(conn, self._own.name, self._own.holder))
+        return not self._is_lost
+
+    # ── the heartbeat ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                if await asyncio.to_thread(self._say_alive):
+                    self._ending.set()
+                await self._engine.recover()
+            except Fenced as error:
+                self._say(str(error))
+                self._is_lost = True
+                self._ending.set()
+                return
+            except DatabaseError as error:
+                log.warning("heartbeat of node %s failed: %s", self._own.name, error)
+            except Exception as error:  # the engine's, while the server is away
+                log.warning("node %s cannot look after others: %s", self._own.name, error)
+            await asyncio.sleep(BEAT)
+
+    def _say_alive(self) -> bool:
+        """Whether to drain."""
+        import psutil
+
+        running, memory, load = tuple(self._running), psutil.Process().memory_info().rss, os.getloadavg()[0]
+        return self._database.write(
+            lambda conn: nodes.beat(conn, self._own.name, self._own.holder, running=running, load=load, memory=memory)
+        )
+
+    # ── one task ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self, task_id: str) -> None:
+        """Run the task until it has ended, or is another's; offered again if it was given back."""
+        if task_id in self._running:
+            return
+        self._running.add(task_id)
+        try:
+            await self._run_once(task_id)
+        except (StoreError, ConfigError) as error:
+            await asyncio.to_thread(self._refuse, task_id, error)
+        finally:
+            self._running.discard(task_id)
+            with suppress(DatabaseError, Fenced):  # the next beat says it, or meets the same
+                await asyncio.to_thread(self._say_alive)
+
+    async def _run_once(self, task_id: str) -> None:
+        task = await asyncio.to_thread(self._look, task_id)
+        if task is None or task.is_terminal:
+            return
+        if self._ending.is_set():
+            await self._engine.offer(task_id)
+            return
+        await asyncio.to_thread(self._say_alive)  # before it begins: who stops it looks here
+        guest = await self._guest_of(task.session_id)
+        guest.runs.add(task_id)
+        try:
+            await self._end_left_behind(guest, task)
+            await guest.session.backend.spawn(task_id)
+            while task_id in guest.session.backend.running():
+                guest.session.coordinator.changed.clear()
+                if task_id in guest.session.backend.running():
+                    await guest.session.coordinator.changed.wait()
+        finally:
+            guest.runs.discard(task_id)
+            if not guest.runs:
+                await self._leave(task.session_id)
+        after = await asyncio.to_thread(self._look, task_id)
+        if self._ending.is_set() and not self._is_lost and after is not None and after.is_live:
+            await self._engine.offer(task_id)
+
+    async def _end_left_behind(self, guest: _Guest, task: TaskRecord) -> None:
+        """Commands in the background of an earlier run: they cannot be taken over, and say so."""
+        for other in guest.session.coordinator.live():
+            if other.parent_id == task.id and not other.reports:
+                await guest.session.backend.spawn(other.id)
+
+    def _look(self, task_id: str) -> TaskRecord | None:
+        return self._database.read(lambda conn: registry.find(conn, task_id))
+
+    def _refuse(self, task_id: str, error: Exception) -> None:
+        """A session that this node cannot take part in (no such folder, no credentials): its task fails with the reason."""
+        from tasks.records import Ended
+        from tasks.states import TaskStatus
+
+        task = self._look(task_id)
+        if task is None or task.is_terminal or isinstance(error, (Fenced, DatabaseError, NotFound)):
+            log.warning("task %s: %s", task_id, error)
+            return
+        end = Ended(
+            status=TaskStatus.FAILED,
+            result="",
+            end_reason="error",
+            error=f"node {self._own.name} cannot run it: {error}",
+            error_class=type(error).__name__,
+            retryable=True,
+        )
+        self._database.write(lambda conn: registry.finish(conn, task_id, task.attempt, end))
+
+    # ── sessions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _guest_of(self, session_id: str) -> _Guest:
+        async with self._entering:
+            record = await asyncio.to_thread(self._database.read, lambda conn: sessions.get(conn, session_id))
+            guest = self._guests.get(session_id)
+            if guest is not None and guest.fence != record.fence:
+                await self._leave(session_id)  # another process drives it now: what ran under the old one is fenced
+                guest = None
+            if guest is None:
+                guest = self._guests[session_id] = await self._enter_as_guest(record)
+            return guest
+
+    async def _enter_as_guest(self, record: SessionRecord) -> _Guest:
+        stack = AsyncExitStack()
+        try:
+            session = await self._enter(record, partial(self._reacting, record.id), stack)
+        except BaseException:
+            await stack.aclose()
+            raise
+        watching = asyncio.create_task(session.foreign.watch(), name=f"foreign changes of {record.id}")
+        return _Guest(session, stack, watching, record.fence)
+
+    def _reacting(self, session_id: str, reactions: Reactions) -> Reactions:
+        """Of what others do only that concerns this node which ends or reaches what runs here."""
+
+        async def adopt(task: TaskRecord) -> None:
+            """Others' tasks come by the engine."""
+
+        def lost() -> None:
+            asyncio.get_running_loop().create_task(self._stop(session_id, Cause.LOST))
+
+        return replace(reactions, adopt=adopt, wrap_up=lambda task: None, lost=lost)
+
+    async def _stop(self, session_id: str, cause: Cause) -> None:
+        guest = self._guests.get(session_id)
+        if guest is not None:
+            await asyncio.gather(*(guest.session.backend.stop(id, cause) for id in guest.session.backend.running()))
+            guest.session.coordinator.changed.set()
+
+    async def _give_back(self) -> None:
+        cause = Cause.LOST if self._is_lost else Cause.TERMINATED
+        await asyncio.gather(*(self._stop(id, cause) for id in tuple(self._guests)))
+
+    async def _leave(self, session_id: str) -> None:
+        guest = self._guests.pop(session_id, None)
+        if guest is None:
+            return
+        guest.watching.cancel()
+        await asyncio.gather(guest.watching, return_exceptions=True)
+        await guest.session.leave_as_guest()
+        await guest.stack.aclose()

@@ -1,0 +1,234 @@
+"""Workers on nodes: real node processes with homes of their own, a coordinator, and a third home that looks on. All that they
+share is the server and the folder in which the work is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.views.exit_codes import ExitCode
+from tests.cli.program import Program, Ran
+from tests.cli.test_run_api import with_api
+from tests.integration.scripts import by_turn, coordinator, fleet, notified
+from tests.support.fake_api import FakeAPI, Gate, message, text, tool_use
+from tests.support.postgres import server
+from tests.support.skips import needs_postgres
+
+pytestmark = [needs_postgres, pytest.mark.slow]
+
+
+@dataclass
+class Cluster:
+    """`look` is a program of a third home. Every process is ended when the test is over."""
+
+    directory: Path
+    url: str
+    api: FakeAPI
+    started: list[subprocess.Popen[str]]
+
+    def program(self, home: str) -> Program:
+        work = self.directory / "work"
+        work.mkdir(exist_ok=True)
+        return Program(self.directory / home, work)
+
+    def start(self, home: str, *arguments: str) -> subprocess.Popen[str]:
+        environment = with_api(self.program(home), self.api) | {"COORDINATOR_DATABASE_URL": self.url}
+        self.started.append(process := self.program(home).start(*arguments, **environment))
+        return process
+
+    def node(self, name: str, slots: int = 4) -> subprocess.Popen[str]:
+        process = self.start(f"home-{name}", "node", "--name", name, "--slots", str(slots))
+        assert process.stderr is not None
+        assert "takes up to" in (line := process.stderr.readline()), line + process.stderr.read()
+        return process
+
+    def run(self) -> subprocess.Popen[str]:
+        return self.start("home-run", "run", "goal", "--backend", "cluster", "--permission-mode", "bypassPermissions")
+
+    def look(self, *arguments: str) -> Ran:
+        return self.program("home-look")(*arguments, "--db", self.url)
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        return {task["id"]: task for task in self.look("ps", "--all", "--json").json}
+
+    def sql(self, statement: str) -> Any:
+        return self.look("db", "sql", statement, "--json").json
+
+    @property
+    def work(self) -> Path:
+        return self.directory / "work"
+
+
+@contextmanager
+def cluster(tmp_path: Path, script: Callable[..., Any]) -> Iterator[Cluster]:
+    with FakeAPI(script) as api:
+        made = Cluster(tmp_path, server().empty_database(), api, [])
+        try:
+            yield made
+        finally:
+            for process in made.started:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+
+
+def until(is_so: Callable[[], Any], seconds: float = 20) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := is_so()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)
+    return found
+
+
+def test_a_node_runs_workers_in_the_shared_folder_and_their_reports_come_back(tmp_path: Path) -> None:
+    worker = by_turn(tool_use("Bash", {"command": "echo here >> lines"}), "a report")
+    with cluster(tmp_path, fleet(coordinator("one", "two", final="all done"), worker)) as made:
+        node = made.node("a")
+        run = made.run()
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        tasks = made.tasks()
+        assert [task["status"] for task in tasks.values()] == ["completed"] * 2
+        assert (made.work / "lines").read_text().split() == ["here", "here"]
+        until(lambda: made.look("nodes", "list", "--json").json[0]["running"] == 0)
+        (shown,) = made.look("nodes", "list", "--json").json
+        assert list(shown) == ["name", "status", "tags", "slots", "running", "version", "heartbeat_at"]
+        assert (shown["name"], shown["status"], shown["slots"]) == ("a", "ready", 4)
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(timeout=20) == 0
+        assert made.look("nodes", "list", "--json").json == []
+
+
+def test_workers_are_seen_written_to_and_killed_from_a_third_machine(tmp_path: Path) -> None:
+    gate, second = Gate(), Gate()
+    workers = {
+        "one": by_turn(message(text("half", gate, " a report"), tool_use("Bash", {"command": "sleep 300"})), "never"),
+        "two": by_turn(message(text("b", second), tool_use("Bash", {"command": "true"})), "two is done"),
+    }
+    with cluster(tmp_path, fleet(coordinator("one", "two", final="all done"), workers)) as made:
+        made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        second.wait_reached(timeout=40)
+        prompts = {made.look("tasks", "show", id, "--json").json["prompt"]: id for id in made.tasks()}
+        assert {task["status"] for task in made.tasks().values()} == {"running"}
+        assert made.look("send", prompts["two"], "look again").out == "queued\n"
+        gate.open()
+        until(lambda: subprocess.run(["pgrep", "-f", "sleep 300"], capture_output=True).returncode == 0)
+        killed = made.look("kill", prompts["one"])
+        assert killed.code == 0, killed.err
+        second.open()
+        assert made.look("wait", prompts["two"]).code == 0
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        assert {made.tasks()[id]["status"] for id in prompts.values()} == {"killed", "completed"}
+        assert any("look again" in json.dumps(request.body) for request in made.api.requests)
+
+
+def test_the_workers_of_a_killed_node_go_on_elsewhere_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    gate = Gate()
+    worker = by_turn(
+        message(text("begun"), tool_use("Bash", {"command": "echo once >> lines"})),
+        message(text("half", gate), tool_use("Bash", {"command": "echo twice >> lines"})),
+        "a report",
+    )
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+        first = made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        made.node("b")
+        os.killpg(first.pid, signal.SIGKILL)
+        gate.wait_reached(2, timeout=30)
+        gate.open()
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        (task,) = made.tasks().values()
+        assert (task["status"], task["attempt"]) == ("completed", 2)
+        assert (made.work / "lines").read_text().split() == ["once", "twice"]
+        assert made.sql("SELECT id FROM messages GROUP BY id HAVING count(*) > 1") == []
+        nodes = {one["name"]: one["status"] for one in made.look("nodes", "list", "--json").json}
+        assert nodes == {"a": "dead", "b": "ready"}
+        assert made.look("nodes", "rm", "b").code != 0
+        assert made.look("nodes", "rm", "a").code == 0
+
+
+def test_a_frozen_node_is_fenced_and_writes_nothing_when_it_thaws(tmp_path: Path) -> None:
+    gate, held = Gate(), Gate()
+
+    def worker(request: Any) -> Any:
+        if request.turns == 0:
+            return message(text("half", gate if not gate.arrivals else held), tool_use("Bash", {"command": "echo x >> lines"}))
+        return "a report"
+
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+        first = made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        made.node("b")
+        os.killpg(first.pid, signal.SIGSTOP)
+        held.wait_reached(timeout=30)  # the other has begun it anew
+        held.open()
+        out, err = run.communicate(timeout=60)
+        before = made.sql("SELECT count(*) AS n FROM messages")
+        os.killpg(first.pid, signal.SIGCONT)
+        gate.open()
+        until(lambda: first.poll() is not None or made.look("nodes", "list", "--json").json[0]["status"] == "ready")
+        assert (run.returncode, out) == (0, "all done\n"), err
+        assert made.sql("SELECT count(*) AS n FROM messages") == before
+        assert (made.work / "lines").read_text().split() == ["x"]
+
+
+def test_a_drained_node_gives_back_what_it_runs(tmp_path: Path) -> None:
+    gate = Gate()
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), message(text("half", gate, " a report")))) as made:
+        first = made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        made.node("b")
+        assert made.look("nodes", "drain", "a").code == 0
+        assert first.wait(timeout=30) == 0
+        gate.wait_reached(2, timeout=30)
+        gate.open()
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        (task,) = made.tasks().values()
+        assert (task["status"], task["attempt"]) == ("completed", 2)
+
+
+def test_workers_go_on_without_the_process_that_began_them_and_resume_hears_of_it(tmp_path: Path) -> None:
+    gate = Gate()
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), message(text("half", gate, " a report")))) as made:
+        made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        os.killpg(run.pid, signal.SIGKILL)
+        gate.open()
+        (id,) = made.tasks()
+        until(lambda: made.tasks()[id]["status"] == "completed")
+        session = made.tasks()[id]["session_id"]
+        resumed = made.start("home-run", "resume", session, "-p")
+        out, err = resumed.communicate(timeout=60)
+        assert (resumed.returncode, out) == (0, "all done\n"), err
+        (last,) = [request for request in made.api.requests if notified(request)][-1:]
+        assert len(notified(last)) == 1
+
+
+def test_a_second_node_of_one_name_is_refused_and_a_file_is_no_store_for_nodes(tmp_path: Path, program: Program) -> None:
+    with cluster(tmp_path, fleet(coordinator("one"))) as made:
+        made.node("a")
+        second = made.start("home-c", "node", "--name", "a")
+        _, err = second.communicate(timeout=30)
+        assert second.returncode != 0 and len(err.splitlines()) == 1 and "node a" in err
+    for arguments in (("node",), ("run", "--backend", "cluster", "goal", "--offline")):
+        refused = program(*arguments)
+        assert refused.code == ExitCode.USAGE and len(refused.err.splitlines()) == 1 and "PostgreSQL" in refused.err
