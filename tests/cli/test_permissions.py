@@ -150,10 +150,10 @@ def test_the_files_of_a_project_narrow_at_once_and_widen_only_when_it_is_trusted
 
 
 def test_all_layers_of_settings_files_add_up_and_deny_wins_over_all(program: Program) -> None:
-    program("trust")
     settings(program.home, allow=["Bash(touch user*)"])
     settings(program.cwd, allow=["Bash(touch project*)", "Bash(touch no*)"])
     settings(program.cwd, "settings.local.json", allow=["Bash(touch local*)"], deny=["Bash(touch no*)"])
+    program("trust")
     given = json.dumps({"permissions": {"allow": ["Bash(touch given*)"]}})
     made = [bash(f"touch {name}") for name in ("user1", "project1", "local1", "given1", "no1", "other")]
     _, results = run(program, *made, flags=("--settings", given))
@@ -231,11 +231,11 @@ def test_domain_rules_of_the_web_hold_and_private_addresses_are_reached_only_whe
 
 
 def test_a_workers_rights_are_at_most_those_of_the_session(program: Program) -> None:
-    program("trust")
     (program.cwd / ".claude/agents").mkdir(parents=True)
     front = "---\nname: {0}\ndescription: x\npermissionMode: {1}\n---\nWork."
     for name, mode in (("bold", "bypassPermissions"), ("meek", "plan")):
         (program.cwd / f".claude/agents/{name}.md").write_text(front.format(name, mode))
+    program("trust")
 
     def results_of(kind: str, *flags: str) -> str:
         spawn = tool_use("Agent", {"description": "x", "prompt": "one", "subagent_type": kind})
