@@ -1,6 +1,6 @@
 """The work of `fanout.py` by hand with the vendor's SDK, and nothing else: `messages.stream`, `asyncio.gather`, no storage.
 
-    ANTHROPIC_BASE_URL=… python -m bench.sdk_floor WORKERS
+    ANTHROPIC_BASE_URL=… python -m bench.sdk_floor WORKERS [--aiohttp]
 
 A coordinator's answer names the workers; each reads what its model asks for and ends with its report; the reports go
 back to the coordinator, which concludes. It is what a hand-written loop costs at least.
@@ -15,17 +15,7 @@ from typing import Any
 
 import anthropic
 
-MODEL = "claude-sonnet-5-5"
-SYSTEM = "Instructions. " * 500
-
-
-def tool(name: str, *fields: str) -> dict[str, Any]:
-    properties = {field: {"type": "string"} for field in fields}
-    return {"name": name, "description": name, "input_schema": {"type": "object", "properties": properties}}
-
-
-AGENT, READ = tool("Agent", "description", "prompt"), tool("Read", "file_path")
-
+from bench.work import AGENT, MODEL, READ, SYSTEM, notification
 
 async def ask(client: Any, name: str, tools: list[dict[str, Any]], messages: list[dict[str, Any]]) -> Any:
     async with client.messages.stream(
@@ -53,19 +43,16 @@ async def worker(client: Any, name: str, prompt: str) -> str:
         messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
 
 
-async def main(workers: int) -> None:
-    client = anthropic.AsyncAnthropic(api_key="x", max_retries=0)
+async def main(workers: int, on_aiohttp: bool) -> None:
+    http_client = anthropic.DefaultAioHttpClient() if on_aiohttp else None
+    client = anthropic.AsyncAnthropic(api_key="x", max_retries=0, http_client=http_client)
     messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
     answer = await ask(client, "coordinator", [AGENT], messages)
     calls = [block for block in answer.content if block.type == "tool_use"]
     assert len(calls) == workers
     reports = await asyncio.gather(*(worker(client, call.id, call.input["prompt"]) for call in calls))
     results = [
-        {
-            "type": "tool_result",
-            "tool_use_id": call.id,
-            "content": f"<task-notification><task-id>{call.id}</task-id>{report}</task-notification>",
-        }
+        {"type": "tool_result", "tool_use_id": call.id, "content": notification(call.id, report)}
         for call, report in zip(calls, reports, strict=True)
     ]
     messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
@@ -73,4 +60,4 @@ async def main(workers: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    asyncio.run(main(int(sys.argv[1]), "--aiohttp" in sys.argv))
