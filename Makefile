@@ -15,13 +15,14 @@ DIR ?= .
 export COORDINATOR_MAKE_GOAL := $(value GOAL)
 export COORDINATOR_MAKE_DIR := $(value DIR)
 
-.PHONY: help setup run check test test-slow clean
+.PHONY: help setup run check test test-slow bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make run [GOAL="…"] [DIR=path]   set up and survey a repository with the offline model'
 	@echo 'make test                        set up and run the tests (make test-slow: the slow ones)'
 	@echo 'make check                       lint, format, types'
+	@echo 'make bench-quick                 what a run costs beside the bare SDK (make bench: beside other programs, too)'
 	@echo 'make setup                       leave .venv/bin/coordinator'
 
 setup: $(STAMP)
@@ -49,6 +50,12 @@ check: $(STAMP)
 
 test-slow: $(STAMP)
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(if $(LIMIT),$(LIMIT) 3400) $(PYTEST) -m 'slow and not real' --timeout 600 $(TESTS)
+
+bench: $(STAMP)
+	@$(VENV)/bin/python bench/peers/install.py && $(VENV)/bin/python -m bench.fanout --peers --write
+
+bench-quick: $(STAMP)
+	@$(VENV)/bin/python -m bench.fanout --quick
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis

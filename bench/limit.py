@@ -1,6 +1,6 @@
 """The work of `fanout.py` with nothing but aiohttp and orjson: what is left when everything else is taken away.
 
-    ANTHROPIC_BASE_URL=… python -m bench.limit WORKERS
+ANTHROPIC_BASE_URL=… python -m bench.limit WORKERS
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import anthropic
 
 from bench.work import AGENT, MODEL, READ, SYSTEM, notification
 
+
 async def ask(client: Any, name: str, tools: list[dict[str, Any]], messages: list[dict[str, Any]]) -> Any:
     async with client.messages.stream(
         model=MODEL,

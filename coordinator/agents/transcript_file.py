@@ -25,7 +25,7 @@ class TranscriptFile:
         self._redact = redact
 
     def add(self, messages: Sequence[Message]) -> None:
-        text = without_control("".join(map(as_markdown, messages)))  # first: what was hidden by control is a secret, too
+        text = "".join(map(as_markdown, messages))  # without control: what was hidden by it is a secret, too
         data = memoryview(self._redact(text).encode())
         try:  # by plain calls: a file object costs more than the writing
             file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -39,7 +39,7 @@ class TranscriptFile:
 
 
 def as_markdown(message: Message) -> str:
-    """One message under a heading that says who spoke; thinking is left out."""
+    """One message under a heading that says who spoke; thinking is left out. Nothing in it controls a terminal."""
     parts = [part for part in map(_block, message.content) if part]
     return f"## {message.role} ({message.kind})\n\n" + "\n\n".join(parts) + "\n\n" if parts else ""
 
@@ -47,12 +47,12 @@ def as_markdown(message: Message) -> str:
 def _block(block: Block) -> str:
     match block.get("type"):
         case "text":
-            return str(block["text"])
+            return without_control(str(block["text"]))
         case "tool_use":
-            return f"→ {block['name']} {orjson.dumps(block['input']).decode()}"
+            return f"→ {without_control(str(block['name']))} {without_control(orjson.dumps(block['input']).decode())}"
         case "tool_result":
             content = block.get("content", "")
-            text = content if isinstance(content, str) else "\n".join(map(_block, content))
+            text = without_control(content) if isinstance(content, str) else "\n".join(map(_block, content))
             return f"← {'error: ' if block.get('is_error') else ''}{text}"
         case "image" | "document" as kind:
             return f"[{kind}]"
