@@ -344,6 +344,19 @@ def get(conn: Connection, task_id: str) -> TaskRecord:
 
 def list_tasks(conn: Connection, wanted: TaskFilter = TaskFilter()) -> list[TaskRecord]:
     """The tasks that fit, oldest first."""
+    query, known = _selection(wanted)
+    return [TASK(row) for row in conn.rows(f"{query} ORDER BY tasks.created_at, tasks.id", **known)]
+
+
+def newest(conn: Connection, wanted: TaskFilter, count: int) -> list[TaskRecord]:
+    """Of the tasks that fit the newest `count`, oldest first: a page of what may be many."""
+    query, known = _selection(wanted)
+    page = conn.rows(f"{query} ORDER BY tasks.created_at DESC, tasks.id DESC LIMIT :count", **known, count=count)
+    return [TASK(row) for row in reversed(page)]
+
+
+def _selection(wanted: TaskFilter) -> tuple[str, dict[str, Any]]:
+    """The statement without its order, and its parameters."""
     columns = _ALL if wanted.texts else _SHORT
     fits: list[str] = []
     known: dict[str, Any] = {}
@@ -358,8 +371,7 @@ def list_tasks(conn: Connection, wanted: TaskFilter = TaskFilter()) -> list[Task
     if wanted.statuses:
         stored, states = among("tasks.status", wanted.statuses)
         fits, known = [*fits, stored], known | states
-    query = f"SELECT {columns} FROM tasks{within} WHERE {' AND '.join(fits) or '1 = 1'} ORDER BY tasks.created_at, tasks.id"
-    return [TASK(row) for row in conn.rows(query, **known)]
+    return f"SELECT {columns} FROM tasks{within} WHERE {' AND '.join(fits) or '1 = 1'}", known
 
 
 _ALL = TASK.of("tasks")

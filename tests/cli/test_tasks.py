@@ -301,3 +301,13 @@ def test_retrying_makes_a_new_task_on_the_same_conversation(program: Program) ->
         row = program("tasks", "show", new, "--json").json
     assert (row["status"], row["agent_id"]) == ("pending", task.agent_id)
     assert "it broke" in row["prompt"]
+
+
+def test_a_page_is_the_beginning_of_the_list(program: Program) -> None:
+    with seeded(program) as seed:
+        all_states(seed)
+        for flags in ([], ["--status", "completed"], ["--status", "failed", "--status", "killed"]):
+            everything = program("ps", "--all", "-q", *flags).out.split()
+            assert everything
+            for limit in (1, 2, len(everything)):
+                assert program("ps", "--all", "-q", "-n", str(limit), *flags).out.split() == everything[:limit]

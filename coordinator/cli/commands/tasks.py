@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 
 import click
 
@@ -15,7 +17,7 @@ from tasks import registry
 from tasks.connection import Connection
 from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
-from tasks.states import TaskStatus
+from tasks.states import LIVE, TERMINAL, TaskStatus
 
 STATUSES = (*(str(status) for status in TaskStatus), "interrupted")
 
@@ -33,7 +35,7 @@ def list_tasks(
     cli: Context, everything: bool, session: str | None, status: Sequence[str], limit: int | None, quiet: bool, as_json: bool
 ) -> None:
     within = find_session(cli, session).id if session else None
-    found = cli.database.read(lambda conn: _read(conn, cli.now(), within, everything or within is not None, status))
+    found = cli.database.read(lambda conn: _read(conn, cli.now(), within, everything or within is not None, status, limit))
     rows = render.in_order(found)[:limit]
     if as_json:
         cli.console.json(rows)
@@ -45,14 +47,24 @@ def list_tasks(
         cli.console.note("no tasks")
 
 
-def _read(conn: Connection, now: float, session_id: str | None, everything: bool, status: Sequence[str]) -> list[Shown]:
-    """The documented objects. `interrupted` is derived, so a filter by status looks at what is shown."""
+def _read(
+    conn: Connection, now: float, session_id: str | None, everything: bool, status: Sequence[str], limit: int | None
+) -> list[Shown]:
+    """The documented objects, at least those of a page of `limit`. `interrupted` is derived, so a filter by status looks at
+    what is shown."""
     owners = Owners(conn, now)
-    tasks = registry.list_tasks(conn, TaskFilter(session_id=session_id, ended_sessions=everything, texts=False))
+    wanted = TaskFilter(session_id=session_id, ended_sessions=everything, texts=False)
+    tasks = _page(conn, wanted, limit) if limit is not None and everything else registry.list_tasks(conn, wanted)
     shown = (task for task in tasks if everything or not owners.forgotten(task.session_id))
     waits = waiting_by_task(conn)
     rows = [task_json(task, owners.status(task), now, waits.get(task.id)) for task in shown]
     return [row for row in rows if not status or row["status"] in status]
+
+
+def _page(conn: Connection, wanted: TaskFilter, limit: int) -> list[TaskRecord]:
+    """What lives, and of each way to end the newest: a page holds no more of them, whatever it is filtered by."""
+    ended = [registry.newest(conn, replace(wanted, statuses=(state,)), limit) for state in sorted(TERMINAL)]
+    return [*registry.list_tasks(conn, replace(wanted, statuses=sorted(LIVE))), *chain.from_iterable(ended)]
 
 
 @click.command("show", help="Show tasks with prompt, result, worktree and last activities; or sessions.")

@@ -352,3 +352,12 @@ def test_the_schema_refuses_an_end_without_time_and_a_failure_without_class(stor
         with pytest.raises(IntegrityError):
             store.db.write(lambda conn, wrong=wrong: conn.execute(f"UPDATE tasks SET {wrong} WHERE id = '{task.id}'"))
     assert store.read(lambda conn: conn.value("SELECT status FROM tasks")) == "pending"
+
+
+def test_a_page_is_the_newest_of_what_fits(store: Store) -> None:
+    tasks = [store.task(description=str(n)) for n in range(6)]
+    for task in tasks[::2]:
+        store.write(registry.kill, task.id, by="x", notify=False, end_reason="x")
+    ended = TaskFilter(statuses=(TaskStatus.KILLED,), session_id=store.session_id)
+    assert [t.description for t in store.read(registry.newest, ended, 2)] == ["2", "4"]
+    assert store.read(registry.newest, ended, 9) == store.read(registry.list_tasks, ended)
