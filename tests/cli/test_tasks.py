@@ -15,7 +15,7 @@ from tests.cli.seed import HOSTILE, Seed, seeded
 FIELDS = [
     "id", "agent_id", "session_id", "parent_id", "type", "status", "description", "name", "agent", "model", "created_at",
     "started_at", "ended_at", "duration_ms", "tool_uses", "input_tokens", "output_tokens", "total_tokens", "cost_usd",
-    "last_activity", "idle_ms", "attempt", "end_reason", "error",
+    "last_activity", "idle_ms", "attempt", "end_reason", "error", "needs_approval",
 ]  # fmt: skip
 MORE_FIELDS = ["prompt", "result", "worktree", "branch", "activities", "output_file"]
 
