@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tasks.db import Database
+from tasks.errors import DatabaseError
+from tasks.outage import OUTAGE
 from worker_agent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,32 +76,46 @@ class Engine:
 
     async def offer(self, task_id: str) -> None:
         """Have some node run the task; twice is once."""
-        from procrastinate.exceptions import AlreadyEnqueued
+        from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
 
-        try:
-            deferrer = self.app.configure_task(RUN, queue=QUEUE, lock=task_id, queueing_lock=task_id)
-            await deferrer.defer_async(task_id=task_id)
-        except AlreadyEnqueued:
-            return
+        until = time.monotonic() + OUTAGE
+        while True:
+            try:
+                deferrer = self.app.configure_task(RUN, queue=QUEUE, lock=task_id, queueing_lock=task_id)
+                await deferrer.defer_async(task_id=task_id)
+                return
+            except AlreadyEnqueued:
+                return
+            except ConnectorException as error:
+                if time.monotonic() > until:
+                    raise DatabaseError(f"no node can be given task {task_id}: {error}") from error
+            await asyncio.sleep(POLL)
 
     async def serve(self, run: Callable[[str], Awaitable[None]], *, name: str, slots: int) -> None:
         """Run what is offered until cancelled, at most `slots` at once; then nothing new begins, and it returns when all
-        of `run` have."""
+        of `run` have. The engine's worker ends with an error when the server was away, or when others took this one for
+        dead: it is begun anew, and what it held is offered again by `recover`."""
 
         @self.app.task(name=RUN, pass_context=False)
         async def _run(task_id: str) -> None:
             await run(task_id)
 
-        await self.app.run_worker_async(
-            queues=[QUEUE],
-            name=name,
-            concurrency=slots,
-            fetch_job_polling_interval=POLL,
-            update_heartbeat_interval=BEAT,
-            stalled_worker_timeout=STALLED,
-            delete_jobs="always",
-            install_signal_handlers=False,
-        )
+        while True:
+            try:
+                await self.app.run_worker_async(
+                    queues=[QUEUE],
+                    name=name,
+                    concurrency=slots,
+                    fetch_job_polling_interval=POLL,
+                    update_heartbeat_interval=BEAT,
+                    stalled_worker_timeout=STALLED,
+                    delete_jobs="always",
+                    install_signal_handlers=False,
+                )
+                return
+            except Exception as error:  # the engine's own, of many kinds
+                log.warning("the engine of node %s begins anew: %s", name, error)
+            await asyncio.sleep(POLL)
 
     async def recover(self) -> list[str]:
         """Offer again what dead nodes held; which tasks they are."""

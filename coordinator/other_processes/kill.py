@@ -5,7 +5,8 @@
 2. Living owners unwind the runs themselves, attach the partial texts and say so by an event. They are waited for, side
    by side, within a bound.
 3. If an owner is gone, or does not answer, the processes are ended from here.
-4. Either way the process table has the last word: what still lives is named.
+4. Either way the process table has the last word: what still lives is named. Of another machine's only its owner can say;
+   if that does not, the end is stored and fenced but not proven, and that is said.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -57,10 +58,11 @@ def kill_tasks(db: Database, ids: Sequence[str], *, by: str = "user", grace: flo
     seconds, between TERM and KILL. Raises `NotFound`, `DatabaseError`."""
     wanted = list(dict.fromkeys(ids))
     since, marked = db.write(lambda conn: (events.last_id(conn), _mark(conn, wanted, by)))
-    _await_owners(db, {one.task.id for one in marked if one.is_unwound_elsewhere}, since, ANSWER_BOUND + grace)
+    waiting = {one.task.id for one in marked if one.is_unwound_elsewhere}
+    answers = _await_owners(db, waiting, since, ANSWER_BOUND + grace)
     survivors = _end_here(db, [one.task.id for one in marked if one.may_have_begun], grace)
     for one in marked:
-        survivors.setdefault(one.task.id, [])
+        survivors.setdefault(one.task.id, []).extend(_of_another_machine(one, answers))
     for one in marked:
         survivors[one.root] = list(dict.fromkeys(survivors[one.root] + survivors[one.task.id]))
     states = db.read(lambda conn: {id: registry.get(conn, id).status for id in wanted})
@@ -95,7 +97,21 @@ class _Marked:
 
     @property
     def is_unwound_elsewhere(self) -> bool:
-        return self.changed and self.owner_lives and self.task.status is TaskStatus.RUNNING
+        return self.changed and (self.owner_lives or self.is_elsewhere) and self.task.status is TaskStatus.RUNNING
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it ran on another machine, whose process table cannot be looked at from here."""
+        return self.task.owner is not None and self.task.owner.host != leases.this_host()
+
+
+def _of_another_machine(one: _Marked, answers: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """What may still run of a task there, in words: only its owner can say."""
+    if not one.is_elsewhere or not one.is_unwound_elsewhere:
+        return ()
+    host = one.task.owner.host if one.task.owner else "its machine"
+    unproven = f"whatever it began on {host}: nobody there answered; its run is fenced and writes nothing"
+    return answers.get(one.task.id, (unproven,))
 
 
 def _mark(conn: Connection, ids: Sequence[str], by: str) -> list[_Marked]:
@@ -162,19 +178,23 @@ def _owner_lives(session: SessionRecord) -> bool:
     return not leases.is_gone(session.owner, session.lease_expires_at, time.time(), leases.this_host())
 
 
-def _await_owners(db: Database, waiting: set[str | None], since: int, bound: float) -> None:
-    """Until their owners say that the tasks are unwound, or the bound is over."""
+def _await_owners(db: Database, waiting: set[str], since: int, bound: float) -> dict[str, Sequence[str]]:
+    """Until their owners say that the tasks are unwound, or the bound is over; what each that answered says survived."""
+    answers: dict[str, Sequence[str]] = {}
     if not waiting:
-        return
+        return answers
     until = time.monotonic() + bound
     with Watcher(db) as watcher:
         while (left := until - time.monotonic()) > 0:
             while happened := db.read(partial(events.since, id=since)):
                 since = happened[-1].id
-                waiting -= {event.task_id for event in happened if event.kind == UNWOUND}
-            if not waiting:
-                return
+                for event in happened:
+                    if event.kind == UNWOUND and event.task_id in waiting:
+                        answers[event.task_id] = event.data.get("survivors", ())
+            if waiting <= answers.keys():
+                break
             watcher.changed(left)
+    return answers
 
 
 def _end_here(db: Database, ids: Sequence[str], grace: float) -> dict[str, list[str]]:

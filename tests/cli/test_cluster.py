@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -232,3 +233,30 @@ def test_a_second_node_of_one_name_is_refused_and_a_file_is_no_store_for_nodes(t
     for arguments in (("node",), ("run", "--backend", "cluster", "goal", "--offline")):
         refused = program(*arguments)
         assert refused.code == ExitCode.USAGE and len(refused.err.splitlines()) == 1 and "PostgreSQL" in refused.err
+
+
+def test_an_outage_of_the_server_makes_nothing_fail(tmp_path: Path) -> None:
+    gate, held = Gate(), Gate()
+    worker = by_turn(
+        message(text("begun", gate), tool_use("Bash", {"command": "echo once >> lines"})),
+        message(text("half", held), tool_use("Bash", {"command": "echo twice >> lines"})),
+        "a report",
+    )
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+        node = made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        server().stop()
+        back = threading.Timer(10.0, server().start)
+        back.start()
+        gate.open()
+        held.open()
+        back.join()
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        assert (made.work / "lines").read_text().split() == ["once", "twice"]
+        assert made.sql("SELECT id FROM messages GROUP BY id HAVING count(*) > 1") == []
+        until(lambda: made.look("nodes", "list", "--json").json[0]["status"] == "ready")
+        assert node.poll() is None
+        again = made.run()  # and the node takes new ones
+        assert again.communicate(timeout=60)[0] == "all done\n"
