@@ -513,7 +513,7 @@ async def _compose(
 
     inbox = TaskInbox(store, store.session_id, redact, backend.is_unwinding)
     coordinator.news = inbox.nudge
-    agent_tool = AgentTool(coordinator, agents, foreground=not options.use_coordinator)
+    agent_tool = AgentTool(coordinator, agents, foreground=not options.use_coordinator, on_nodes=engine_of_cluster is not None)
     own = (
         agent_tool,
         SendMessageTool(coordinator),

@@ -181,7 +181,7 @@ CREATE TABLE tasks (
 	cache_write_tokens INTEGER NOT NULL, 
 	cost_usd DOUBLE, 
 	activities TEXT NOT NULL, 
-	last_activity_at DOUBLE, denied TEXT, 
+	last_activity_at DOUBLE, denied TEXT, tags TEXT, 
 	CONSTRAINT pk_tasks PRIMARY KEY (id), 
 	CONSTRAINT ck_tasks_ended_at CHECK ((ended_at IS NULL) = (status IN ('pending', 'running'))), 
 	CONSTRAINT ck_tasks_error_class CHECK (status <> 'failed' OR error_class IS NOT NULL), 
@@ -259,4 +259,4 @@ CREATE TABLE nodes (
 	heartbeat_at DOUBLE NOT NULL, 
 	CONSTRAINT pk_nodes PRIMARY KEY (name)
 );
-INSERT INTO alembic_version VALUES ('0004');
+INSERT INTO alembic_version VALUES ('0005');

@@ -183,6 +183,7 @@ tasks = Table(
     Column("activities", JsonText, nullable=False),
     Column("last_activity_at", Double),
     Column("denied", JsonText),  # the calls that were refused to it, one line each; NULL for none
+    Column("tags", JsonText),  # that a node must have to run it; NULL for none
     CheckConstraint("status IN ('pending', 'running', 'completed', 'failed', 'killed')", name="status"),
     CheckConstraint("(ended_at IS NULL) = (status IN ('pending', 'running'))", name="ended_at"),
     CheckConstraint("status <> 'failed' OR error_class IS NOT NULL", name="error_class"),

@@ -113,6 +113,7 @@ class NewTask:
     allowed_tools: Sequence[str] | None = None
     output_file: str | None = None
     fence: int | None = None
+    tags: Sequence[str] | None = None
     asked_by: str | None = None
 
 
@@ -189,6 +190,7 @@ class TaskRecord:
     activities: Sequence[str]
     last_activity_at: float | None
     denied: Sequence[str] | None
+    tags: Sequence[str] | None
 
     @property
     def owner(self) -> Owner | None:

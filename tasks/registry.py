@@ -28,7 +28,7 @@ from tasks.states import INTERRUPTED, LIVE, TaskStatus, sources
 ACTIVITIES = 5  # kept
 _AS_ASKED = (
     "session_id", "type", "description", "prompt", "parent_id", "continues", "definition", "cwd", "worktree", "branch",
-    "isolation", "background", "result_schema", "allowed_tools", "output_file", "fence",
+    "isolation", "background", "result_schema", "allowed_tools", "output_file", "fence", "tags",
 )  # fmt: skip
 _OF_AN_END = ("result", "error", "error_class", "retryable", "end_reason")
 
@@ -328,6 +328,11 @@ def annotate(
     known = {name: value for name, value in given.items() if value is not None}
     if known:
         conn.set("tasks", dict(known), "id = :task_id", task_id=task_id)
+
+
+def say_waiting(conn: Connection, task_id: str, for_what: str) -> bool:
+    """Show of a pending task what it waits for, in the place of its activities. False if it is not pending."""
+    return conn.set("tasks", {"activities": [for_what]}, f"id = :of AND status = '{TaskStatus.PENDING}'", of=task_id) == 1
 
 
 def find(conn: Connection, task_id: str) -> TaskRecord | None:

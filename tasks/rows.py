@@ -84,6 +84,7 @@ TASK = Positional(
     allowed_tools=_json,
     activities=_json,
     denied=_json,
+    tags=_json,
 )
 MESSAGE = Rows(MessageRecord, _names(MessageRecord), meta=bool, extra=_json)
 STEP = Rows(StepRecord, _names(StepRecord))

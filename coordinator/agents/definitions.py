@@ -40,12 +40,13 @@ GRANTING = ("permissionMode", "hooks", "mcpServers")  # which of it needs trust 
 WIDE_MODES = ("acceptEdits", "bypassPermissions")
 KNOWN_FIELDS = (
     "name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "mcpServers", "hooks",
-    "memory", "background", "effort", "isolation", "color", "initialPrompt",
+    "memory", "background", "effort", "isolation", "color", "initialPrompt", "tags",
 )  # fmt: skip
 _SAID_OTHERWISE = {
     **dict.fromkeys(("deny", "denied", "disallow", "disallowed", "deniedtools", "blockedtools"), "disallowedTools"),
     **dict.fromkeys(("allow", "allowed", "allowedtools", "allowed-tools", "allowed_tools"), "tools"),
 }
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
 MODE_ALIASES = {"manual": "default", "auto": "default"}
@@ -68,6 +69,7 @@ class AgentDefinition:
     max_turns: int | None = None
     effort: str | None = None
     isolation: str | None = None
+    tags: tuple[str, ...] = ()  # that a node must have to run it
     mcp_servers: tuple[tuple[str, Any], ...] = ()  # (name, entry), None for a server that is configured elsewhere
     hooks: HookConfig = HookConfig()  # only while such an agent runs
     source: Path | None = None  # None = built in
@@ -271,6 +273,7 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
         max_turns=fields.read("maxTurns", partial(_positive, name, "maxTurns")),
         effort=fields.read("effort", lambda value: _choice(name, "effort", value, EFFORTS)),
         isolation=fields.read("isolation", lambda value: _choice(name, "isolation", value, ("worktree",))),
+        tags=fields.read("tags", partial(_tags, name)) or (),
         mcp_servers=fields.read("mcpServers", partial(_servers, name)) or (),
         hooks=hooks,
         source=source,
@@ -282,6 +285,14 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
     notes = [Problem(source, f"passed over: {', '.join(ignored)}", fatal=False)] if ignored else []
     notes += [Problem(source, text, fatal=False) for text in hooks.problems]
     return definition, notes
+
+
+def _tags(name: str, value: Any) -> tuple[str, ...]:
+    """Names of what a node must have. Raises `ConfigError`."""
+    found = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else tuple(value or ())
+    if not all(isinstance(tag, str) and TAG.fullmatch(tag) for tag in found):
+        raise ConfigError(f"agent {name!r}: tags are a list of words of letters, digits, - and _")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

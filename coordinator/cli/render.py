@@ -202,8 +202,8 @@ def now_words(task: Json) -> str:
     """What a task does now, what it waits for, or why it ended."""
     if state(task) == "waiting":
         return f"needs approval: {task['needs_approval']}"
-    if task["status"] in ("running", "interrupted"):
-        return task["last_activity"] or ""
+    if task["status"] in ("pending", "running", "interrupted"):
+        return task.get("last_activity") or ""
     return task["error"] or (task["end_reason"] if task["status"] != "completed" else "") or ""
 
 

@@ -36,7 +36,10 @@ class ClusterBackend:
         if self._closed or task_id in self._offered:
             return
         self._offered[task_id] = None
-        await self._engine.offer(task_id)
+        tags = tuple(self._store.read(lambda conn: registry.get(conn, task_id)).tags or ())
+        wanted = "waits for a node" + (f" with {', '.join(sorted(tags))}" if tags else "")
+        await self._store.write(lambda conn: registry.say_waiting(conn, task_id, wanted))
+        await self._engine.offer(task_id, tags)
 
     def nudge(self, task_id: str) -> None:
         """The node hears of it as of every commit."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from tasks.db import Database
@@ -32,6 +33,16 @@ STALLED = 3.0  # seconds without a beat until what a node held is offered again
 APPLY_LOCK = 7_266_311_948
 
 log = logging.getLogger(__name__)
+
+
+def queue_of(tags: Iterable[str]) -> str:
+    """The queue of tasks that ask for exactly these tags."""
+    return "+".join((QUEUE, *sorted(set(tags))))
+
+
+def queues_of(tags: Sequence[str]) -> list[str]:
+    """All queues that a node with these tags can serve: one for each choice of them."""
+    return [queue_of(some) for size in range(len(tags) + 1) for some in combinations(tags, size)]
 
 
 class Engine:
@@ -74,14 +85,14 @@ class Engine:
                 connection.execute(f"SET LOCAL search_path = {SCHEMA}")
                 connection.driver.execute(SchemaManager.get_schema().encode())
 
-    async def offer(self, task_id: str) -> None:
-        """Have some node run the task; twice is once."""
+    async def offer(self, task_id: str, tags: Iterable[str] = ()) -> None:
+        """Have some node that has all of `tags` run the task; twice is once."""
         from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
 
         until = time.monotonic() + OUTAGE
         while True:
             try:
-                deferrer = self.app.configure_task(RUN, queue=QUEUE, lock=task_id, queueing_lock=task_id)
+                deferrer = self.app.configure_task(RUN, queue=queue_of(tags), lock=task_id, queueing_lock=task_id)
                 await deferrer.defer_async(task_id=task_id)
                 return
             except AlreadyEnqueued:
@@ -91,7 +102,7 @@ class Engine:
                     raise DatabaseError(f"no node can be given task {task_id}: {error}") from error
             await asyncio.sleep(POLL)
 
-    async def serve(self, run: Callable[[str], Awaitable[None]], *, name: str, slots: int) -> None:
+    async def serve(self, run: Callable[[str], Awaitable[None]], *, name: str, slots: int, tags: Sequence[str] = ()) -> None:
         """Run what is offered until cancelled, at most `slots` at once; then nothing new begins, and it returns when all
         of `run` have. The engine's worker ends with an error when the server was away, or when others took this one for
         dead: it is begun anew, and what it held is offered again by `recover`."""
@@ -103,7 +114,7 @@ class Engine:
         while True:
             try:
                 await self.app.run_worker_async(
-                    queues=[QUEUE],
+                    queues=queues_of(tags),
                     name=name,
                     concurrency=slots,
                     fetch_job_polling_interval=POLL,

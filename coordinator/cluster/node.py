@@ -71,7 +71,9 @@ class Node:
         living one has it."""
         await asyncio.to_thread(self._database.write, lambda conn: nodes.join(conn, self._own))
         await self._engine.open()
-        working = asyncio.create_task(self._engine.serve(self._run, name=self._own.name, slots=self._own.slots))
+        working = asyncio.create_task(
+            self._engine.serve(self._run, name=self._own.name, slots=self._own.slots, tags=self._own.tags)
+        )
         beating = asyncio.create_task(self._beat())
         on_ready()
         try:
@@ -142,7 +144,7 @@ class Node:
         if task is None or task.is_terminal:
             return
         if self._ending.is_set():
-            await self._engine.offer(task_id)
+            await self._engine.offer(task_id, task.tags or ())
             return
         await asyncio.to_thread(self._say_alive)  # before it begins: who stops it looks here
         guest = await self._guest_of(task.session_id)
@@ -160,7 +162,7 @@ class Node:
                 await self._leave(task.session_id)
         after = await asyncio.to_thread(self._look, task_id)
         if self._ending.is_set() and not self._is_lost and after is not None and after.is_live:
-            await self._engine.offer(task_id)
+            await self._engine.offer(task_id, after.tags or ())
 
     async def _end_left_behind(self, guest: _Guest, task: TaskRecord) -> None:
         """Commands in the background of an earlier run: they cannot be taken over, and say so."""

@@ -51,6 +51,7 @@ class SpawnRequest:
     name: str | None = None
     model: str | None = None
     isolation: str | None = None
+    tags: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] | None = None
     result_schema: Mapping[str, Any] | None = None
     background: bool = True
@@ -142,6 +143,7 @@ class Coordinator:
             model=self._model_of(request.model or definition.model),
             cwd=str(self._cwd),
             isolation=request.isolation or definition.isolation,
+            tags=tuple(dict.fromkeys((*definition.tags, *request.tags))) or None,
             background=request.background,
             result_schema=request.result_schema,
             allowed_tools=request.allowed_tools,
@@ -268,6 +270,7 @@ def follow_up(task: TaskRecord, prompt: str, fence: int | None, paths: Paths) ->
         worktree=task.worktree,
         branch=task.branch,
         isolation=task.isolation,
+        tags=task.tags,
         result_schema=task.result_schema,
         allowed_tools=task.allowed_tools,
         output_file=str(paths.output_file(task.session_id, id)),

@@ -42,6 +42,13 @@ PROPERTIES: Mapping[str, Any] = {
     "result_schema": {"type": "object", "description": "A JSON schema that its report must fit."},
 }
 
+TAGS: Mapping[str, Any] = {
+    "type": "array",
+    "items": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"},
+    "maxItems": 8,
+    "description": "What the machine that runs it must have, by the tags of nodes.",
+}
+
 
 class AgentTool(Tool):
     """`foreground` allows `run_in_background: false` (the default then): the call answers with the worker's report."""
@@ -54,7 +61,10 @@ class AgentTool(Tool):
         "additionalProperties": False,
     }
 
-    def __init__(self, coordinator: Coordinator, agents: Agents, *, foreground: bool = False) -> None:
+    def __init__(self, coordinator: Coordinator, agents: Agents, *, foreground: bool = False, on_nodes: bool = False) -> None:
+        """`on_nodes`: workers run on other machines, and may ask for what such a machine must have."""
+        if on_nodes:
+            self.input_schema = {**self.input_schema, "properties": {**PROPERTIES, "tags": TAGS}}
         self._coordinator = coordinator
         self._foreground = foreground
         self.is_full: Callable[[], bool] = lambda: False  # whether the window has room for another report
@@ -92,6 +102,7 @@ class AgentTool(Tool):
             name=input.get("name"),
             model=input.get("model"),
             isolation=input.get("isolation"),
+            tags=tuple(input.get("tags") or ()),
             allowed_tools=None if allowed is None else tuple(allowed),
             result_schema=input.get("result_schema"),
             background=background,

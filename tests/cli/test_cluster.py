@@ -20,7 +20,7 @@ import pytest
 from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
-from tests.integration.scripts import by_turn, coordinator, fleet, notified
+from tests.integration.scripts import by_turn, coordinator, fleet, notified, spawn
 from tests.support.fake_api import FakeAPI, Gate, message, text, tool_use
 from tests.support.postgres import server
 from tests.support.skips import needs_postgres
@@ -47,8 +47,8 @@ class Cluster:
         self.started.append(process := self.program(home).start(*arguments, **environment))
         return process
 
-    def node(self, name: str, slots: int = 4) -> subprocess.Popen[str]:
-        process = self.start(f"home-{name}", "node", "--name", name, "--slots", str(slots))
+    def node(self, name: str, *flags: str, slots: int = 4) -> subprocess.Popen[str]:
+        process = self.start(f"home-{name}", "node", "--name", name, "--slots", str(slots), *flags)
         assert process.stderr is not None
         assert "takes up to" in (line := process.stderr.readline()), line + process.stderr.read()
         return process
@@ -260,3 +260,20 @@ def test_an_outage_of_the_server_makes_nothing_fail(tmp_path: Path) -> None:
         assert node.poll() is None
         again = made.run()  # and the node takes new ones
         assert again.communicate(timeout=60)[0] == "all done\n"
+
+
+def test_a_worker_runs_where_its_tags_are_and_says_what_it_waits_for(tmp_path: Path) -> None:
+    boss = coordinator(spawn("one", tags=["gpu", "docker"]), "two", final="all done")
+    workers = {"one": by_turn(tool_use("Bash", {"command": "true"}), "a report"), "two": "two is done"}
+    with cluster(tmp_path, fleet(boss, workers)) as made:
+        made.node("plain", "--tags", "docker")
+        run = made.run()
+        two = until(lambda: [task for task in made.tasks().values() if task["status"] == "completed"])
+        (one,) = [task for task in made.tasks().values() if task["id"] != two[0]["id"]]
+        assert (one["status"], one["last_activity"]) == ("pending", "waits for a node with docker, gpu")
+        assert "waits for a node with docker, gpu" in made.look("ps").out
+        made.node("rich", "--tags", "docker,gpu,big")
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        hosts = made.sql(f"SELECT owner_pid AS pid FROM tasks WHERE id = '{one['id']}'")
+        assert hosts[0]["pid"] == made.started[-1].pid

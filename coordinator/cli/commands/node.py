@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coordinator.agents.definitions import TAG
 from coordinator.cli import continuing
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import trust_of
@@ -30,15 +31,26 @@ if TYPE_CHECKING:
     from coordinator.session.session import Session
     from tasks.records import SessionRecord
 
+MOST_TAGS = 8  # a node listens for every choice of them
 NOT_OF_A_NODE = frozenset({"backend", "timeout", "verify", "json_schema", "max_budget_usd", "token_budget", "settings"})
+
+
+def _tags(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    tags = tuple(sorted({tag.strip() for tag in (value or "").split(",")} - {""}))
+    if (bad := next((tag for tag in tags if not TAG.fullmatch(tag)), None)) is not None:
+        raise click.BadParameter(f"{bad!r} is no tag: letters, digits, - and _")
+    if len(tags) > MOST_TAGS:
+        raise click.BadParameter(f"at most {MOST_TAGS} tags")
+    return tags
 
 
 @click.command("node", help="Take workers of any session with the same database, until SIGTERM. Needs PostgreSQL.")
 @click.option("--slots", type=click.IntRange(min=1), default=8, show_default=True, help="Workers that run here at once.")
+@click.option("--tags", metavar="A,B", callback=_tags, help="What it has, for workers that ask for it: docker,gpu.")
 @click.option("--name", metavar="NAME", help="What it is called; the machine's name without one.")
 @common_options
 @pass_cli
-def node(cli: Context, slots: int, name: str | None) -> int:
+def node(cli: Context, slots: int, tags: tuple[str, ...], name: str | None) -> int:
     own = NewNode(
         name=name or socket.gethostname(),
         holder=uuid.uuid4().hex,
@@ -46,6 +58,7 @@ def node(cli: Context, slots: int, name: str | None) -> int:
         pid=os.getpid(),
         version=metadata.version("coordinator"),
         slots=slots,
+        tags=tags,
     )
     return asyncio.run(_serve(cli, own))
 
@@ -95,7 +108,9 @@ def list_nodes(cli: Context, as_json: bool) -> None:
         cli.console.json([_shown(one) for one in found])
         return
     for one in found:
-        cli.console.line(f"{one.name}  {one.status}  {len(one.running)} of {one.slots} slots  {one.version}")
+        cli.console.line(
+            f"{one.name}  {one.status}  {len(one.running)} of {one.slots} slots  {','.join(one.tags)}  {one.version}"
+        )
     if not found:
         cli.console.note("no machine takes workers; `coordinator node` begins one")
 
