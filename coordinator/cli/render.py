@@ -201,7 +201,7 @@ def _task_row(task: Json) -> list[Piece]:
 def now_words(task: Json) -> str:
     """What a task does now, what it waits for, or why it ended."""
     if state(task) == "waiting":
-        return f"needs approval: {task['needs_approval']}"
+        return f"needs approval: {task.get('needs_approval')}"
     if task["status"] in ("pending", "running", "interrupted"):
         return task.get("last_activity") or ""
     return task["error"] or (task["end_reason"] if task["status"] != "completed" else "") or ""
@@ -251,6 +251,100 @@ def log_lines(kind: str, text: str, head: str) -> list[Line]:
     before = Piece(f"{head} " if head else "", "dim")
     indent = " " * len(sign)
     return [(before, Piece((indent if i else sign) + line, style)) for i, line in enumerate(lines)]
+
+
+def tree_lines(session_id: str, goal: str, rows: Sequence[tuple[Json, int]], width: int | None) -> list[Line]:
+    """A session's tasks, each below the one that asked for it."""
+    lines: list[Line] = [(Piece(session_id, "bold"), Piece(f"  {one_line(goal)}"))]
+    for i, (task, depth) in enumerate(rows):
+        after = [later for _, later in rows[i + 1 :]]
+        nearer = next((later for later in after if later <= depth), 0)
+        lines.append((Piece("   " * (depth - 1) + ("├─ " if nearer == depth else "└─ "), "dim"), *task_line(task)))
+    return lines if width is None else [_fit(line, width) for line in lines]
+
+
+LANE_SIGNS = {
+    "model": ("█", "cyan"),
+    "tool": ("▒", "green"),
+    "waiting": ("▲", "bold yellow"),
+    "queued": ("·", "dim"),
+    "idle": (" ", ""),
+}
+LANE_NAME = 24  # columns
+
+
+def timeline_lines(lanes: Sequence[Json], width: int) -> list[Line]:
+    """A lane a line over one axis of time, and what the signs mean. In each cell stands what filled most of it."""
+    start, end = min(lane["start"] for lane in lanes), max(lane["end"] for lane in lanes)
+    cells = max(10, width - LANE_NAME - 2)
+    step = max(end - start, 0.001) / cells
+    lines: list[Line] = [(Piece(" " * (LANE_NAME + 2)), *_axis(end - start, cells))]
+    for lane in lanes:
+        sign, style = SIGNS.get(lane["status"], ("·", "dim"))
+        name = cut("  " * lane["depth"] + f"{lane['id']} {one_line(lane['name'])}", LANE_NAME - 2)
+        bar = (_cell(lane["segments"], start + i * step, start + (i + 1) * step) for i in range(cells))
+        lines.append(
+            (Piece(f"{sign} ", style), Piece(name + " " * (LANE_NAME - columns(name))), *(Piece(*cell) for cell in bar))
+        )
+    shown = "  ".join(f"{sign} {kind}" for kind, (sign, _) in LANE_SIGNS.items() if kind != "idle")
+    return [*lines, (Piece(" " * (LANE_NAME + 2) + shown, "dim"),)]
+
+
+def _axis(seconds: float, cells: int) -> Line:
+    end = span(round(seconds * 1000))
+    return (Piece("0:00" + " " * max(1, cells - 4 - len(end)) + end, "dim"),)
+
+
+def _cell(segments: Sequence[Json], start: float, end: float) -> tuple[str, str]:
+    filled: dict[str, float] = {}
+    for segment in segments:
+        share = min(segment["end"], end) - max(segment["start"], start)
+        if share > 0:
+            filled[segment["kind"]] = filled.get(segment["kind"], 0.0) + share
+    return LANE_SIGNS[max(filled, key=lambda kind: filled[kind])] if filled else (" ", "")
+
+
+def comparison_grid(sessions: Sequence[Json], names: Sequence[str]) -> Grid:
+    """Two sessions, a field a row."""
+    titles = [Column(""), *(Column(session["id"], flexible=True, least=20) for session in sessions)]
+    return Grid(titles, [[Piece(name), *(Piece(_compared(name, session[name])) for session in sessions)] for name in names])
+
+
+def _compared(name: str, value: Any) -> str:
+    if name == "cost_usd":
+        return money(value)
+    if name == "duration_ms":
+        return span(value)
+    return one_line(str("" if value is None else value))
+
+
+def pairs_grid(pairs: Sequence[Json]) -> Grid:
+    """The tasks of two sessions, those that are the same work in one row."""
+    titles = [Column("TASK", flexible=True, least=20), *(Column(side, flexible=True, least=24) for side in ("A", "B"))]
+    return Grid(titles, [[Piece(_work(pair)), _side(pair["a"]), _side(pair["b"])] for pair in pairs])
+
+
+def _work(pair: Json) -> str:
+    task = pair["a"] or pair["b"]
+    return one_line(task["name"] or task["description"] or task["id"])
+
+
+def _side(task: Json | None) -> Piece:
+    if task is None:
+        return Piece("–", "dim")
+    sign, style = SIGNS.get(task["status"], ("·", ""))
+    words = [
+        f"{sign} {task['status']}",
+        span(task["duration_ms"]),
+        counted(task["tool_uses"], "tool"),
+        count(task["total_tokens"]),
+        cost_of(task),
+    ]
+    return Piece("  ".join(word for word in words if word), style)
+
+
+def diff_lines(lines: Iterable[str]) -> list[Line]:
+    return [(Piece(literal(line), _diff_style(line)),) for line in lines]
 
 
 SESSION_COLUMNS = (

@@ -12,6 +12,8 @@ TASKS = {
     "kill": Entry("End tasks and prove that their processes are gone", "kill:kill"),
     "send": Entry("Send a message to a worker", "send:send"),
     "retry": Entry("Run an ended task's worker again, on the same conversation", "send:retry"),
+    "tree": Entry("Show a session's tasks below those that asked for them", "timeline:tree"),
+    "timeline": Entry("Draw who did what when, a lane for each agent", "timeline:timeline"),
     "diff": Entry("Show what a task changed in its worktree", "worktree:diff"),
     "apply": Entry("Merge a task's worktree branch into this directory", "worktree:apply"),
 }
@@ -21,6 +23,7 @@ SESSIONS = {
     "resume": Entry("Take a session over where it stopped", "run:resume"),
     "fork": Entry("Copy a session's conversation into a new session", "sessions:fork"),
     "compact": Entry("Summarise a session's conversation, so that it goes on with room", "compact:compact"),
+    "compare": Entry("Put two sessions side by side: tasks, cost, time, results", "timeline:compare"),
     "export": Entry("Print a session, transcripts included, as JSON, JSON lines or Markdown", "export:export"),
     "rm": Entry("Remove ended sessions and their files", "sessions:rm"),
 }

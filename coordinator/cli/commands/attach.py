@@ -9,8 +9,9 @@ import click
 from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.lookup import Shown, find_session, shown_sessions, shown_tasks
+from coordinator.cli.lookup import find_session, shown_sessions
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.shown import Shown, shown_tasks
 from tasks import registry, sessions
 from tasks.connection import Connection
 from tasks.registry import TaskFilter

@@ -7,8 +7,7 @@ import click
 from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import find_session
-
-KEYS = {"session": "session_id", "task": "task_id", "agent": "agent_id", "model": "model", "day": "day", "purpose": "purpose"}
+from coordinator.views.costs import KEYS, sums
 
 
 @click.command("cost", help="What was spent: tokens and USD. A sum that holds an unknown price is shown as unknown.")
@@ -18,21 +17,10 @@ KEYS = {"session": "session_id", "task": "task_id", "agent": "agent_id", "model"
 @common_options
 @pass_cli
 def cost(cli: Context, by: str, session: str | None, as_json: bool) -> None:
-    where = f"WHERE session_id = '{find_session(cli, session).id}'" if session else ""
-    names, rows = cli.database.query(_statement(KEYS[by], by, where))
-    objects = [dict(zip(names, row, strict=True)) for row in rows]
+    objects = sums(cli.database, by, find_session(cli, session).id if session else None)
     if as_json:
         cli.console.json(objects)
     elif objects:
         cli.console.grid(render.cost_grid(by, objects))
     else:
         cli.console.note("nothing was spent")
-
-
-def _statement(key: str, name: str, where: str) -> str:
-    return f"""
-        SELECT {key} AS {name}, count(*) AS calls, sum(input_tokens) AS input_tokens,
-               sum(cache_write_5m_tokens + cache_write_1h_tokens) AS cache_write_tokens,
-               sum(cache_read_tokens) AS cache_read_tokens, sum(output_tokens) AS output_tokens,
-               CASE WHEN count(*) = count(cost_usd) THEN sum(cost_usd) END AS cost_usd
-        FROM v_cost {where} GROUP BY {key} ORDER BY max(at) DESC"""

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from coordinator.cli.commands.logs import message_json, parts
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.lookup import find_session, shown_sessions, shown_tasks
+from coordinator.cli.lookup import find_session, shown_sessions
+from coordinator.views.messages import message_json, parts
+from coordinator.views.shown import shown_tasks
 from coordinator.views.terminal_text import literal
 from tasks import agents, registry, transcripts
 from tasks.connection import Connection

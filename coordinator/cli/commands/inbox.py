@@ -15,8 +15,9 @@ from coordinator.cli import render
 from coordinator.cli.completing import complete_approvals, complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
-from coordinator.cli.lookup import Owners, Shown, find_session, shown_approvals
+from coordinator.cli.lookup import find_session
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.shown import Owners, Shown, shown_approvals
 from tasks import approvals, sessions
 from tasks.connection import Connection
 from tasks.errors import NotFound

@@ -6,20 +6,19 @@ store when something was committed, reads only what is new, and ends with the ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
-import orjson
 
 from coordinator.cli import render
 from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.lookup import Owners
 from coordinator.cli.outcomes import ENDED, task_code, worst
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.messages import message_json, parts
+from coordinator.views.shown import Owners
 from coordinator.views.values import iso, task_json
 from tasks import registry, sessions, transcripts
 from tasks.connection import Connection
@@ -192,40 +191,3 @@ class _Printer:
         head = " ".join([*([iso(at) or ""] if self._timestamps else []), *([f"[{label}]"] if self._labels else [])])
         for piece in render.log_lines(kind, text, head):
             self._console.styled(piece)
-
-
-def message_json(row: MessageRecord) -> dict[str, Any]:
-    """One message of a transcript, as `logs --json` and `sessions export` give it."""
-    return {
-        "id": row.id,
-        "seq": row.seq,
-        "agent_id": row.agent_id,
-        "task_id": row.task_id,
-        "role": row.role,
-        "kind": row.kind,
-        "at": iso(row.at),
-        "content": orjson.loads(row.content),
-        **row.extra,
-    }
-
-
-def parts(row: MessageRecord) -> Iterator[tuple[str, str]]:
-    """The parts of a message that a person reads, each with its kind."""
-    for block in orjson.loads(row.content):
-        match block.get("type"):
-            case "text":
-                yield ("error" if row.kind == "api_error" else "text" if row.role == "assistant" else row.kind), block["text"]
-            case "thinking":
-                yield "thinking", block.get("thinking", "")
-            case "tool_use":
-                yield "tool", f"{block['name']} {orjson.dumps(block['input']).decode()}"
-            case "tool_result":
-                yield ("error" if block.get("is_error") else "result"), _result_text(block.get("content", ""))
-            case other:
-                yield "text", f"[{other}]"
-
-
-def _result_text(content: str | Sequence[Mapping[str, Any]]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in content)

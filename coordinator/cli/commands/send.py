@@ -14,8 +14,9 @@ import click
 from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
-from coordinator.cli.lookup import Owners, find_tasks
+from coordinator.cli.lookup import find_tasks
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.shown import Owners
 from tasks import agents, outbox, registry, sessions
 from tasks.connection import Connection
 from tasks.errors import NotFound

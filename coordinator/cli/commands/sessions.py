@@ -16,8 +16,9 @@ from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
-from coordinator.cli.lookup import find_session, result_of, shown_sessions, shown_tasks
+from coordinator.cli.lookup import find_session, shown_sessions
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.shown import result_of, shown_tasks
 from coordinator.views.terminal_text import one_line
 from tasks import registry, sessions
 from tasks.records import SessionRecord, SessionStatus

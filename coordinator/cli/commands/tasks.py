@@ -11,7 +11,8 @@ import click
 from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions, complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.lookup import Owners, Shown, find_any, find_session, shown_tasks, waiting_by_task
+from coordinator.cli.lookup import find_any, find_session
+from coordinator.views.shown import Owners, Shown, shown_tasks, waiting_by_task
 from coordinator.views.values import task_json
 from tasks import registry
 from tasks.connection import Connection

@@ -9,10 +9,11 @@ import click
 
 from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
-from coordinator.cli.lookup import Shown, find_any, shown_sessions, shown_tasks
+from coordinator.cli.lookup import find_any, shown_sessions
 from coordinator.cli.outcomes import ENDED, session_code, task_code, worst
 from coordinator.cli.run_flags import Duration
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.shown import Shown, shown_tasks
 from tasks import registry, sessions
 from tasks.connection import Connection
 from tasks.records import SessionRecord, TaskRecord

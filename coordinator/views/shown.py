@@ -1,0 +1,87 @@
+"""Rows of the store as the documented objects, in a snapshot of the caller's: for the command line and the page alike.
+
+A task whose owner is gone is shown as `interrupted`; that is worked out here for everybody, from the lease of its session.
+Each session is asked for once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from coordinator.views.values import approval_json, session_json, task_detail_json, task_json
+from tasks import agents, approvals, registry, sessions, transcripts
+from tasks.db import Database
+from tasks.records import ApprovalRecord, SessionRecord, SessionStatus, TaskRecord
+
+if TYPE_CHECKING:
+    from tasks.connection import Connection
+
+Shown = dict[str, Any]
+DAY = 86_400.0  # seconds
+LAST_ROWS = 100  # of a transcript, among which its last answer stands
+
+
+class Owners:
+    """Whether the owner of a session is gone; each session is asked for once."""
+
+    def __init__(self, conn: Connection, now: float) -> None:
+        self._conn = conn
+        self._now = now
+        self._sessions: dict[str, SessionRecord] = {}
+
+    def gone(self, session_id: str) -> bool:
+        return sessions.owner_gone(self._session(session_id), self._now)
+
+    def forgotten(self, session_id: str) -> bool:
+        """Whether nobody has driven the session for a day: it can be resumed, but nobody seems to be about to."""
+        session = self._session(session_id)
+        return self.gone(session_id) and max(session.updated_at, session.heartbeat_at or 0.0) < self._now - DAY
+
+    def _session(self, session_id: str) -> SessionRecord:
+        if session_id not in self._sessions:
+            self._sessions[session_id] = sessions.get(self._conn, session_id)
+        return self._sessions[session_id]
+
+    def status(self, task: TaskRecord) -> str:
+        return registry.shown_status(task, task.is_live and self.gone(task.session_id))
+
+
+def shown_tasks(conn: Connection, tasks: Iterable[TaskRecord], now: float, *, detail: bool = False) -> list[Shown]:
+    owners, waits = Owners(conn, now), waiting_by_task(conn)
+    make: Callable[[TaskRecord, str, float, str | None], Shown] = task_detail_json if detail else task_json
+    return [make(task, owners.status(task), now, waits.get(task.id)) for task in tasks]
+
+
+def waiting_by_task(conn: Connection) -> dict[str, str]:
+    """For each task whose call waits for a person the oldest such call's id."""
+    return {one.task_id: one.id for one in reversed(approvals.waiting(conn)) if one.task_id}
+
+
+def shown_approvals(conn: Connection, found: Iterable[ApprovalRecord]) -> list[Shown]:
+    return [approval_json(one, _called(conn, one.agent_id)) for one in found]
+
+
+def _called(conn: Connection, agent_id: str) -> str:
+    agent = agents.get(conn, agent_id)
+    return "coordinator" if agent.is_coordinator else agent.name or agent.definition or agent.id
+
+
+def shown_sessions(database: Database, found: Sequence[SessionRecord], now: float) -> list[Shown]:
+    """Sessions as objects: what `session_json` says, and `driven` (a living process owns it), `tasks`, `live_tasks`,
+    `cost_usd`."""
+    names, rows = database.query("SELECT id, tasks, live_tasks, cost_usd FROM v_sessions")
+    sums = {row[0]: dict(zip(names[1:], row[1:], strict=True)) for row in rows}
+    return [session_json(one) | {"driven": not sessions.owner_gone(one, now)} | sums.get(one.id, {}) for one in found]
+
+
+def result_of(conn: Connection, session: SessionRecord) -> str | None:
+    """The last answer of a session that has ended: what its run printed. None while it has not, or without one."""
+    if session.status is not SessionStatus.ENDED:
+        return None
+    rows = transcripts.tail(conn, session.id, LAST_ROWS)
+    answer = next((row for row in reversed(rows) if row.kind == "answer"), None)
+    if answer is None:
+        return None
+    return "".join(block["text"] for block in json.loads(answer.content) if block["type"] == "text") or None
