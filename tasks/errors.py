@@ -11,6 +11,7 @@ StoreError
 ├─ NameTaken          another agent of the session has this name
 ├─ IllegalMove        a change of status that the table of moves does not know: a mistake in the program
 ├─ Owned              another process owns the session; `.owner` says which
+├─ OtherVersion       nodes of another version serve this database (exit code 2)
 └─ Fenced             this process does not own the session any more: stop at once, write nothing
 """
 
@@ -82,6 +83,12 @@ class Owned(StoreError):
         super().__init__(f"session {session_id} is owned by process {owner.pid} on {owner.host}")
         self.session_id = session_id
         self.owner = owner
+
+
+class OtherVersion(StoreError):
+    """Nodes of another version serve this database."""
+
+    exit_code = 2
 
 
 class Fenced(StoreError):

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from tasks.connection import Connection
-from tasks.errors import Fenced, NotFound, Owned
+from tasks.errors import Fenced, NotFound, OtherVersion, Owned
 from tasks.records import Owner
 
 DEAD_AFTER = 3.0  # seconds without a heartbeat
@@ -67,11 +67,17 @@ class NodeRecord:
 
 
 def join(conn: Connection, new: NewNode) -> None:
-    """Be the node of that name. Raises `Owned` while a living process is."""
+    """Be the node of that name. Raises `Owned` while a living process is, `OtherVersion` beside living nodes of another."""
     now = conn.server_time()
-    held = find(conn, new.name)
-    if held is not None and held.status is not NodeStatus.DEAD and held.holder != new.holder:
-        raise Owned(f"node {new.name}", Owner(held.pid, held.started_at, held.host))
+    for node in list_nodes(conn):
+        if node.status is NodeStatus.DEAD:
+            continue
+        if node.name == new.name:
+            raise Owned(f"node {new.name}", Owner(node.pid, node.started_at, node.host))
+        if node.version != new.version:
+            raise OtherVersion(
+                f"node {node.name} is version {node.version}, this is {new.version}: drain the nodes of the other version first"
+            )
     conn.execute("DELETE FROM nodes WHERE name = :name", name=new.name)
     row = {name: getattr(new, name) for name in NewNode.__slots__} | {"tags": list(new.tags), "running": []}
     conn.insert("nodes", row | {"draining": False, "load": None, "memory": None, "started_at": now, "heartbeat_at": now})

@@ -203,7 +203,7 @@ def now_words(task: Json) -> str:
     if state(task) == "waiting":
         return f"needs approval: {task.get('needs_approval')}"
     if task["status"] in ("pending", "running", "interrupted"):
-        return task.get("last_activity") or ""
+        return task["last_activity"] or ""
     return task["error"] or (task["end_reason"] if task["status"] != "completed" else "") or ""
 
 

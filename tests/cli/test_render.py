@@ -17,6 +17,7 @@ def task(**changes: Any) -> dict[str, Any]:
         "created_at": "2026-01-01T00:00:00.000Z", "started_at": "2026-01-01T00:00:01.000Z", "ended_at": None,
         "duration_ms": 42_000, "tool_uses": 7, "input_tokens": 30_000, "output_tokens": 1_000, "total_tokens": 31_000,
         "cost_usd": 0.08, "last_activity": 'Grep "import" src', "idle_ms": 1_000, "attempt": 1, "end_reason": None, "error": None,
+        "needs_approval": None,
     }  # fmt: skip
     return values | changes
 
