@@ -277,3 +277,37 @@ def test_a_worker_runs_where_its_tags_are_and_says_what_it_waits_for(tmp_path: P
         assert (run.returncode, out) == (0, "all done\n"), err
         hosts = made.sql(f"SELECT owner_pid AS pid FROM tasks WHERE id = '{one['id']}'")
         assert hosts[0]["pid"] == made.started[-1].pid
+
+
+def test_a_call_on_a_node_waits_for_a_person_who_answers_from_elsewhere(tmp_path: Path) -> None:
+    worker = by_turn(tool_use("Bash", {"command": "echo asked >> lines"}), "a report")
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+        made.node("a")
+        run = made.start("home-run", "run", "goal", "--backend", "cluster", "--wait-approvals")
+        (waiting,) = until(lambda: made.look("inbox", "--json").json)
+        assert not (made.work / "lines").exists()
+        assert made.look("approve", waiting["id"]).code == 0
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        assert (made.work / "lines").read_text() == "asked\n"
+
+
+def test_a_command_in_the_background_of_a_dead_node_ends_as_interrupted_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    gate = Gate()
+    worker = by_turn(
+        tool_use("Bash", {"command": "sleep 86427", "run_in_background": True}),
+        message(text("half", gate), tool_use("Bash", {"command": "true"})),
+        "a report",
+    )
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+        first = made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        made.node("b")
+        os.killpg(first.pid, signal.SIGKILL)
+        gate.open()
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        ended = {task["type"]: (task["status"], task["end_reason"]) for task in made.tasks().values()}
+        assert ended == {"local_agent": ("completed", "completed"), "local_bash": ("failed", "interrupted")}
+        assert subprocess.run(["pgrep", "-f", "sleep 86427"], capture_output=True).returncode == 1
