@@ -81,7 +81,7 @@ def environment(home: Path, base_url: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "COORDINATOR_"))}
     return kept | {
         "HOME": str(home), "COORDINATOR_HOME": str(home / "coordinator"), "PYTHONPATH": str(ROOT),
-        "ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": "x", "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        "ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": "x", "OPENAI_AGENTS_DISABLE_TRACING": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""The same work through other programs' agents: `make bench`."""
