@@ -77,10 +77,9 @@ class AnthropicClient:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """One try of one call. Raises `ModelError`."""
         info = await self.model_info(request.model)
-        call = self._builder.call(request, info)
         try:
             async with Watchdog.over(self._clock, self._settings.retry.silence) as dog:
-                async with self._answer(call, dog) as answer, aclosing(answer.chunks()) as chunks:
+                async with self._answer(self._builder.call(request, info), dog) as answer, aclosing(answer.chunks()) as chunks:
                     async with aclosing(fold(chunks, dog, self._clock, answer.headers)) as events:
                         async for event in events:
                             if isinstance(event, Finished):  # before it is given: many consumers stop there
@@ -150,7 +149,9 @@ class AnthropicClient:
     @asynccontextmanager
     async def _answer(self, call: Call, dog: Watchdog) -> AsyncIterator[Answer]:
         """The answer to a streaming call once its status says 200; closed on every way out."""
-        answer = await dog.wait(self._send("POST", "v1/messages", call))
+        sending = self._send("POST", "v1/messages", call)
+        del call  # the whole conversation once more: not to be held while the answer comes
+        answer = await dog.wait(sending)
         try:
             if self._on_headers is not None:
                 self._on_headers(answer.headers)

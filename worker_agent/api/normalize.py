@@ -75,6 +75,13 @@ START = "(The conversation begins with the answer below.)"
 LEFT_OUT = "[left out: the API cannot take this block here]"
 
 
+Part = bytes | memoryview
+"""The bytes of some blocks; a view where a stored message holds them."""
+Piece = tuple[Part, ...]
+"""A wire message with a comma behind; the last part is `PIECE_END`, or what stands for it."""
+PIECE_END = b"]},"
+
+
 @dataclass(frozen=True, slots=True)
 class WireMessage:
     """A message as it is sent. `wire_parts` are the bytes of its blocks, several in one part where they were born
@@ -83,14 +90,23 @@ class WireMessage:
 
     role: str
     blocks: list[Block]
-    wire_parts: list[bytes]
+    wire_parts: list[Part]
     start: int = 0
     paused: bool = False
 
     @property
     def wire(self) -> bytes:
         """The message as JSON."""
-        return b'{"role":"%b","content":[%b]}' % (self.role.encode(), b",".join(self.wire_parts))
+        return b"".join(self.piece)[:-1]
+
+    @property
+    def piece(self) -> Piece:
+        """The message as JSON with a comma behind, in parts of which none is a copy of what a stored message holds."""
+        parts: list[Part] = [b'{"role":"%b","content":[' % self.role.encode()]
+        for part in self.wire_parts:
+            parts += (part, b",")
+        parts[-1 if self.wire_parts else len(parts) :] = [PIECE_END]
+        return tuple(parts)
 
     def with_blocks(self, blocks: Iterable[Block]) -> WireMessage:
         changed = list(blocks)
@@ -137,10 +153,10 @@ class _Draft:
 
     role: str
     start: int
-    ranks: tuple[list[tuple[list[Block], bytes]], ...]
+    ranks: tuple[list[tuple[list[Block], Part]], ...]
     paused: bool = False
 
-    def add(self, rank: int, blocks: list[Block], part: bytes) -> None:
+    def add(self, rank: int, blocks: list[Block], part: Part) -> None:
         if blocks:
             self.ranks[rank].append((blocks, part))
 
@@ -216,7 +232,7 @@ def _reopen(wire: list[WireMessage], role: str) -> _Draft | None:
     return draft
 
 
-def _parts_by_block(message: WireMessage) -> list[bytes]:
+def _parts_by_block(message: WireMessage) -> Sequence[Part]:
     if len(message.wire_parts) == len(message.blocks):
         return message.wire_parts
     return [canonical(block) for block in message.blocks]
@@ -228,7 +244,7 @@ def _draft_message(draft: _Draft, message: Message) -> None:
     blocks = [fit for block in message.content if (fit := api_form(block, message.role)) is not None]
     results = [block for block in blocks if block["type"] == "tool_result"]
     if len(blocks) == len(message.content) and all(map(_same, blocks, message.content)) and len(results) in (0, len(blocks)):
-        draft.add(0 if results else rank, blocks, message.wire[1:-1])
+        draft.add(0 if results else rank, blocks, memoryview(message.wire)[1:-1])
         return
     for block in blocks:
         draft.add(0 if block["type"] == "tool_result" else rank, [block], canonical(block))

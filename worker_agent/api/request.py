@@ -20,18 +20,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from worker_agent.api import normalize
 from worker_agent.api.client import ModelInfo, ModelRequest, ToolSpec
-from worker_agent.api.normalize import COMPACTION_BETA, WireMessage
+from worker_agent.api.normalize import COMPACTION_BETA, PIECE_END, Piece, WireMessage
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import CACHE_ANCHOR, Message, canonical, clean, clean_json
 
 CONTEXT_MANAGEMENT_BETA = "context-management-2025-06-27"
 
 MARK = {"type": "ephemeral"}
-_MARK_SUFFIX = b',"cache_control":{"type":"ephemeral"}}]},'
+_MARKED_END = b',"cache_control":{"type":"ephemeral"}}' + PIECE_END
 LOOKBACK = 18  # blocks; the provider looks back about 20
 KEPT_BYTES = 256 * 1024 * 1024  # of settled conversations, the least recently used are forgotten
 KEPT_TOOLSETS = 64
@@ -40,12 +41,12 @@ KEPT_TOOLSETS = 64
 @dataclass(slots=True)
 class _Kept:
     """What is settled of one conversation: `pieces` are whole wire messages as JSON with a comma behind, made of
-    `messages`."""
+    `messages`, whose bytes they share."""
 
     info: ModelInfo
     betas: tuple[str, ...]
     messages: tuple[Message, ...] = ()
-    pieces: list[bytes] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     size: int = 0
     call_ids: set[str] = field(default_factory=set)
     media: int = 0
@@ -148,7 +149,7 @@ class RequestBuilder:
 
     # --- the messages
 
-    def _messages(self, request: ModelRequest, info: ModelInfo) -> tuple[list[bytes], bool]:
+    def _messages(self, request: ModelRequest, info: ModelInfo) -> tuple[list[Piece], bool]:
         """(each wire message as JSON with a comma behind, whether one of them holds a compaction)."""
         kept = self._kept_for(request, info)
         new = request.messages[len(kept.messages) :]
@@ -209,8 +210,8 @@ class RequestBuilder:
         if not done or not live[0].start:  # before it stands nothing, or nothing that was stored
             return wire
         kept.messages = messages[: len(kept.messages) + live[0].start]
-        pieces = [message.wire + b"," for message in done]
-        size = sum(map(len, pieces))
+        pieces = [message.piece for message in done]
+        size = sum(map(len, chain.from_iterable(pieces)))
         kept.pieces.extend(pieces)
         kept.size += size
         kept.media += normalize.media_in(done)
@@ -221,10 +222,10 @@ class RequestBuilder:
         return live
 
     @staticmethod
-    def _in_full(request: ModelRequest, info: ModelInfo) -> tuple[list[bytes], bool]:
+    def _in_full(request: ModelRequest, info: ModelInfo) -> tuple[list[Piece], bool]:
         """With too much media the oldest go: that reaches into what is settled, so nothing of it is used."""
         wire = normalize.normalize(request.messages, info, _block_betas(request.betas, info), _referable(request, info))
-        return [message.wire + b"," for message in wire], _has_compaction(wire)
+        return [message.piece for message in wire], _has_compaction(wire)
 
 
 def _wire_tool(tool: ToolSpec) -> dict[str, Any]:
@@ -243,10 +244,10 @@ def _referenced(messages: Sequence[Message]) -> list[str]:
     return list(dict.fromkeys(name for block in results for name in normalize.references(block)))
 
 
-def _joined(head: bytes, messages: list[bytes]) -> bytes:
+def _joined(head: bytes, messages: list[Piece]) -> bytes:
     """The body, in one copy: the commas are in the pieces, the last one gives way to the end."""
-    last = messages[-1]
-    return b"".join((head, b',"messages":[', *messages[:-1], memoryview(last)[:-1], b"]}"))
+    *before, last = messages
+    return b"".join((head, b',"messages":[', *chain.from_iterable(before), *last[:-1], memoryview(last[-1])[:-1], b"]}"))
 
 
 def _anchor(messages: Sequence[Message], wire: Sequence[WireMessage]) -> int | None:
@@ -258,11 +259,11 @@ def _anchor(messages: Sequence[Message], wire: Sequence[WireMessage]) -> int | N
     return found if found is not None and wire[found].role == "user" else None
 
 
-def _marked(kept: _Kept, live: list[WireMessage], info: ModelInfo) -> list[bytes]:
+def _marked(kept: _Kept, live: list[WireMessage], info: ModelInfo) -> list[Piece]:
     """All pieces; the last settled one (the end of the previous request) marked if the lookback cannot reach it, and
     the one with the anchor."""
     settled = kept.pieces
-    pieces = [*settled, *(message.wire + b"," for message in live)]
+    pieces = [*settled, *(message.piece for message in live)]
     if not info.cache_control:
         return pieces
     if settled and sum(len(message.blocks) for message in live) > LOOKBACK:
@@ -272,9 +273,10 @@ def _marked(kept: _Kept, live: list[WireMessage], info: ModelInfo) -> list[bytes
     return pieces
 
 
-def _mark(pieces: list[bytes], index: int) -> None:
-    if not pieces[index].endswith(_MARK_SUFFIX):
-        pieces[index] = pieces[index][: -len(b"}]},")] + _MARK_SUFFIX
+def _mark(pieces: list[Piece], index: int) -> None:
+    *before, block, end = pieces[index]
+    if end is not _MARKED_END:
+        pieces[index] = (*before, memoryview(block)[:-1], _MARKED_END)
 
 
 def _has_compaction(wire: Sequence[WireMessage]) -> bool:
