@@ -1,6 +1,6 @@
 """The work of `fanout.py` by hand with the vendor's SDK, and nothing else: `messages.stream`, `asyncio.gather`, no storage.
 
-    ANTHROPIC_BASE_URL=… python -m bench.sdk_floor WORKERS [--aiohttp]
+    ANTHROPIC_BASE_URL=… python -m bench.sdk_floor [--aiohttp] WORKERS
 
 A coordinator's answer names the workers; each reads what its model asks for and ends with its report; the reports go
 back to the coordinator, which concludes. It is what a hand-written loop costs at least.
@@ -61,4 +61,4 @@ async def main(workers: int, on_aiohttp: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), "--aiohttp" in sys.argv))
+    asyncio.run(main(int(sys.argv[-1]), "--aiohttp" in sys.argv))
