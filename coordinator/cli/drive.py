@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from coordinator import heap
 from coordinator.cli.approval import TerminalApprover
 from coordinator.cli.console import Console
 from coordinator.cli.early import CODES
@@ -54,6 +55,7 @@ class Drive:
     def run(self) -> int:
         """The run's exit code."""
         conceal()  # before the first agent, and before a thread is there
+        heap.keep_small()
         if not self.options.offline:
             transports.begin_to_load()  # first of all: it may take longer than everything else together
         return asyncio.run(self._run())
