@@ -1,5 +1,5 @@
 """A PostgreSQL server for tests: a cluster of its own in a temporary directory, on loopback, at a port of its own, run as an
-ordinary user. Started when the first test asks for it, ended with the process; nothing of it stays.
+ordinary user. Started when the first test asks for it, ended with the process, however that ends; nothing of it stays.
 
 A database is a copy of one that was migrated once: about 0.05 s.
 """
@@ -24,6 +24,14 @@ SETTINGS = (
     "fsync=off synchronous_commit=on full_page_writes=off shared_buffers=32MB max_connections=200 jit=off "
     "autovacuum=off listen_addresses=127.0.0.1"
 ).split()
+
+
+# Ends the server and takes its directory away when process $1 is gone, also one that was killed.
+GUARD = """
+while kill -0 "$1" 2>/dev/null && [ -d "$2" ]; do sleep 1; done
+pid=$(head -n 1 "$2/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$pid" 2>/dev/null
+for again in 1 2 3 4 5; do rm -rf "$2" 2>/dev/null; [ -d "$2" ] || exit 0; sleep 1; done
+"""
 
 
 def why_not() -> str | None:
@@ -52,6 +60,9 @@ class Server:
         if os.geteuid() == 0 and (user := _user()) is not None:
             os.chown(self.directory, user.pw_uid, user.pw_gid)
             self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        guard = ["sh", "-c", GUARD, "guard", str(os.getpid()), str(self.directory)]
+        quiet = subprocess.DEVNULL
+        self._guard = subprocess.Popen(guard, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True, cwd="/")
         self._run("initdb", "-D", self._data, "-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8", "--locale=C")
         self.start()
 
@@ -108,7 +119,7 @@ class Server:
         try:
             self.stop()
         finally:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)  # what its processes still write as they go is the guard's
 
 
 def _free_port() -> int:
