@@ -191,7 +191,6 @@ CREATE TABLE tasks (
 );
 CREATE INDEX ix_tasks_agent_id ON tasks (agent_id, created_at);
 CREATE INDEX ix_tasks_session_id ON tasks (session_id, status, created_at);
-CREATE INDEX ix_tasks_status ON tasks (status);
 CREATE VIEW v_sessions AS 
             SELECT s.id, s.parent_id, s.title, s.goal, s.cwd, s.model, s.status, s.end_reason,
                    strftime('%Y-%m-%dT%H:%M:%fZ', s.created_at, 'unixepoch') AS created_at, strftime('%Y-%m-%dT%H:%M:%fZ', s.updated_at, 'unixepoch') AS updated_at,
@@ -259,4 +258,5 @@ CREATE TABLE nodes (
 	heartbeat_at DOUBLE NOT NULL, 
 	CONSTRAINT pk_nodes PRIMARY KEY (name)
 );
-INSERT INTO alembic_version VALUES ('0005');
+CREATE INDEX ix_tasks_status ON tasks (status, created_at, id);
+INSERT INTO alembic_version VALUES ('0006');

@@ -190,7 +190,8 @@ tasks = Table(
     Index("ix_tasks_session_id", "session_id", "status", "created_at"),  # lists and `live` of one session
     Index("ix_tasks_agent_id", "agent_id", "created_at"),  # the latest run of an agent
     # Viewers ask for live tasks over all sessions while thousands of ended ones lie around.
-    Index("ix_tasks_status", "status"),
+    # And for the newest of those that ended in one way: a page of them is in the order of this index.
+    Index("ix_tasks_status", "status", "created_at", "id"),
 )
 
 # The transcript: append-only, in order, never rewritten. `content` is the canonical JSON that also went over the wire.
