@@ -57,7 +57,16 @@ from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
 from worker_agent.api.redacting import redacting
-from worker_agent.config import Clock, Settings, SystemClock, secret_values, tool_environment, variable
+from worker_agent.config import (
+    Clock,
+    Settings,
+    SystemClock,
+    connection_problem,
+    mend_credentials,
+    secret_values,
+    tool_environment,
+    variable,
+)
 from worker_agent.context.injected import memory_files
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
@@ -185,13 +194,16 @@ async def enter(
 
 
 def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: Limiter) -> ModelClient:
-    """The model: the built-in surveyor, or the Messages API. Raises `Credentials`."""
+    """The model: the built-in surveyor, or the Messages API. Raises `Credentials`, `ConfigError`."""
     if options.offline:
         from coordinator.offline.client import OfflineClient
 
         return OfflineClient(clock)
     from worker_agent.api.anthropic_client import AnthropicClient
 
+    mend_credentials()
+    if (problem := connection_problem()) is not None:
+        raise ConfigError(problem)
     client = AnthropicClient(settings=settings, clock=clock, on_headers=limiter.headers)
     if (problem := client.credentials_problem()) is not None:
         raise Credentials(problem)

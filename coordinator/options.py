@@ -62,6 +62,7 @@ class RunOptions:
     max_turns: int | None = None
     max_budget_usd: float | None = None
     token_budget: int | None = None
+    turn_target: int | None = None  # output tokens that a prompt is to be worked on for, where it names no target itself
     max_workers: int = 8
     backend: str = "local"  # or cluster: workers run where a node takes them
     timeout: float | None = None
@@ -116,6 +117,7 @@ class RunOptions:
             "verify",
             "max_budget_usd",
             "token_budget",
+            "turn_target",
             "max_turns",
             "timeout",
             "json_schema",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,6 +36,16 @@ _WORDS = re.compile(r"(?:[A-Z]?[a-z]+|[A-Z]+)(?:[-_. ](?:[A-Z]?[a-z]+|[A-Z]+))*"
 _WORDS_LEAST = 20  # characters from which on several words are taken for a passphrase
 _PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)[/\\].*")
 _USER_AND_PASSWORD = re.compile(r"\s*[a-z][a-z0-9+.-]*://[^/?#\s@]*:([^/?#\s]+)@", re.IGNORECASE)
+
+CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+_UNSEEN = " \t\r\n\v\f\xa0\u200b\u200c\u200d\u2060\ufeff"  # what a paste leaves around a key
+# By which the API is reached, and the schemes that the transport knows.
+ADDRESSES: Mapping[str, Sequence[str]] = {
+    "ANTHROPIC_BASE_URL": ("https", "http"),
+    "ALL_PROXY": ("http", "https"),
+    "HTTPS_PROXY": ("http", "https"),
+    "HTTP_PROXY": ("http", "https"),
+}
 
 # What git itself drops before it goes to another repository (`git rev-parse --local-env-vars`), and what narrows or moves
 # one. A `GIT_DIR` of our caller (a pre-commit hook's, say) must not lead an agent's commits into another repository.
@@ -230,6 +240,42 @@ def vendor_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
 def vendor_address(environ: Mapping[str, str] | None = None) -> str | None:
     """What `ANTHROPIC_BASE_URL` holds: None where it is not set, "" where it is set to nothing."""
     return (os.environ if environ is None else environ).get("ANTHROPIC_BASE_URL")
+
+
+def mend_credentials() -> None:
+    """Take what a paste left around a key out of the environment: blanks, line ends, marks that nobody sees."""
+    for name in CREDENTIALS:
+        if value := os.environ.get(name):
+            os.environ[name] = value.strip(_UNSEEN)
+
+
+def connection_problem(environ: Mapping[str, str] | None = None) -> str | None:
+    """What is wrong with a variable by which the API is reached: one line that names it, without its value, which may be
+    secret; None if nothing is."""
+    env = os.environ if environ is None else environ
+    for name in CREDENTIALS:
+        if not all("!" <= char <= "~" for char in env.get(name, "").strip(_UNSEEN)):
+            return f"{name} holds a blank or a character that no key has; set it to the key alone"
+    for name, schemes in ADDRESSES.items():
+        for spelling in (name,) if name.startswith("ANTHROPIC_") else (name, name.lower()):
+            address = env.get(spelling, "").strip()
+            if address and not _is_address(address, schemes, bare=name != "ANTHROPIC_BASE_URL"):
+                kinds = " or ".join(f"{scheme}://" for scheme in schemes)
+                return f"{spelling} is no address that can be used: it begins with {kinds}, a host follows"
+    return None
+
+
+def _is_address(text: str, schemes: Sequence[str], *, bare: bool) -> bool:
+    """Whether `text` is `scheme://host…`; `bare`: the scheme may be missing."""
+    from urllib.parse import urlsplit
+
+    scheme, there, rest = text.partition("://")
+    if not there:
+        scheme, rest = (schemes[0], text) if bare else ("", "")
+    try:
+        return scheme.lower() in schemes and bool(urlsplit(f"//{rest}").hostname) and not re.search(r"[\s\x00-\x1f]", rest)
+    except ValueError:
+        return False
 
 
 def variable(name: str) -> str:

@@ -32,6 +32,9 @@ class Context:
         self.console = console or Console()
         self.debug = False
         self.database_url: str | None = None
+        self.result_format = ""  # of a run, once its flags are read
+        self.session_id = ""  # of a run, once it has one
+        self.has_result = False  # a run's result object is printed
         self._database: Database | None = None
 
     @cached_property

@@ -51,6 +51,7 @@ class Drive:
     person: Person | None = None
     on_ready: Callable[[SessionHandle], None] | None = None
     detached: bool = False
+    session_id: str = ""  # once there is one
 
     def run(self) -> int:
         """The run's exit code."""
@@ -69,6 +70,7 @@ class Drive:
 
         def ready(handle: SessionHandle) -> None:
             signals.handle = handle
+            self.session_id = handle.session_id
             self.view.started(_started(handle, self.options))
             if self.on_ready:
                 self.on_ready(handle)

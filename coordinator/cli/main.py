@@ -77,34 +77,49 @@ def cli(ctx: click.Context) -> int | None:
 
 def invoke(args: Sequence[str] | None, context: Context) -> int:
     """Run the command that `args` name; its exit code."""
+    words = sys.argv[1:] if args is None else list(args)
     try:
-        code = cli.main(args=None if args is None else list(args), prog_name="coordinator", standalone_mode=False, obj=context)
+        code = cli.main(args=words, prog_name="coordinator", standalone_mode=False, obj=context)
         return code if isinstance(code, int) else ExitCode.DONE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "coordinator"
         hint = (
             "" if "see `" in error.format_message() or "did you mean" in error.format_message() else f" (see `{path} --help`)"
         )
-        context.console.error(" ".join(error.format_message().split()) + hint)
-        return ExitCode.USAGE
+        failure = Failure(" ".join(error.format_message().split()) + hint, ExitCode.USAGE)
     except click.ClickException as error:
-        context.console.error(" ".join(error.format_message().split()))
-        return ExitCode.USAGE
+        failure = Failure(" ".join(error.format_message().split()), ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt):
+        _tell_cut_short(context, words, ExitCode.INTERRUPTED)
         return ExitCode.INTERRUPTED
+    except SystemExit as left:  # by a signal, before there was a session
+        _tell_cut_short(context, words, left.code)
+        raise
     except Exception as error:
-        return _fail(translate(error), error, context)
+        failure = translate(error)
+        _show_traceback(failure, error, context)
+    from coordinator.cli import unbegun
+
+    unbegun.tell(context, words, "not_started", failure.message)
+    context.console.error(failure.message, failure.more)
+    return failure.code
 
 
-def _fail(failure: Failure, error: Exception, context: Context) -> int:
+def _tell_cut_short(context: Context, words: Sequence[str], code: object) -> None:
+    from coordinator.cli import unbegun
+    from worker_agent.causes import Cause
+
+    cause = Cause.TERMINATED if code == ExitCode.TERMINATED else Cause.PERSON
+    unbegun.tell(context, words, cause, cause.to_person)
+
+
+def _show_traceback(failure: Failure, error: Exception, context: Context) -> None:
     if context.debug:
         import traceback
 
         context.console.note("".join(traceback.format_exception(error)).rstrip())
     elif isinstance(failure, Bug):
         log.uncaught("a bug", error)
-    context.console.error(failure.message, failure.more)
-    return failure.code
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

@@ -48,6 +48,19 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+class Tokens(click.ParamType[int]):
+    """`5000`, `500k`, `1.5m`."""
+
+    name = "tokens"
+    _form = re.compile(r"\+?(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = self._form.fullmatch(str(value).strip())
+        if found is None or not (tokens := round(float(found[1]) * {"": 1, "k": 1_000, "m": 1_000_000}[found[2].lower()])):
+            self.fail(f"{value!r} is no number of tokens: 5000, 500k or 2m", param, ctx)
+        return tokens
+
+
 class Names(click.ParamType[tuple[str, ...]]):
     """Rules or tool names separated by commas or spaces; those inside parentheses do not separate."""
 
@@ -111,9 +124,24 @@ def apply(options: list[Callable[[Any], Any]], command: AnyCallable) -> AnyCalla
     return common_options(command)
 
 
+def _learn_format(ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Known before any other flag can be refused."""
+    if (cli := ctx.find_object(Context)) is not None:
+        cli.result_format = value
+    return value
+
+
 OUTPUT = [
     flag("-p", "--print", "print_only", is_flag=True, help="Only the answer on stdout, no live view, nobody is asked."),
-    flag("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What stdout carries."),
+    flag(
+        "--output-format",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
+        help="What stdout carries.",
+        is_eager=True,
+        callback=_learn_format,
+    ),
     flag("--include-partial-messages", is_flag=True, help="With stream-json: text as it is written, too."),
 ]
 WORK = [
@@ -137,6 +165,8 @@ WORK = [
     flag("--max-turns", type=click.IntRange(min=1), help="Turns of the coordinator."),
     flag("--max-budget-usd", type=click.FloatRange(min=0, min_open=True), help="Money for the whole tree of agents."),
     flag("--token-budget", type=click.IntRange(min=1), help="Output tokens for the whole tree of agents; prompts do not count."),
+    flag("--turn-target", type=Tokens(), metavar="TOKENS",
+         help="Output tokens to spend on each prompt, 500k or 2m, as +500k in its text: what is wanted, no limit."),
     flag("--max-workers", type=click.IntRange(min=1), default=8, show_default=True, help="Workers that run at once."),
     flag("--backend", type=click.Choice(["local", "cluster"]), default="local", show_default=True,
          help="Where workers run: in this process, or on nodes (`coordinator node`)."),

@@ -279,9 +279,11 @@ def print_answer(console: Console, result: Mapping[str, Any]) -> None:
 
 
 def tell_failure(console: Console, result: Mapping[str, Any]) -> None:
-    """What went wrong, in one line of stderr."""
-    if result.get("is_error"):
-        console.error("; ".join(one_line(str(error)) for error in result.get("errors") or ("the run failed",)))
+    """What went wrong, in one line of stderr; lines that an error brings along follow it."""
+    if not result.get("is_error"):
+        return
+    errors = [str(error).splitlines() or [""] for error in result.get("errors") or ("the run failed",)]
+    console.error("; ".join(one_line(first) for first, *_ in errors), [literal(line) for _, *more in errors for line in more])
 
 
 def choose(console: Console, output_format: str, *, print_only: bool, partial_messages: bool) -> View:

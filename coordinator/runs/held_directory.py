@@ -12,6 +12,10 @@ from pathlib import Path
 from worker_agent.errors import ConfigError
 
 
+def gone(path: Path | str, who: str) -> str:
+    return f"the working directory {path} was removed or replaced while the {who} was at work: what it wrote there is lost"
+
+
 class HeldDirectory:
     """`path`, open until `close`. Raises `ConfigError` where there is no such directory."""
 

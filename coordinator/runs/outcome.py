@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from coordinator.runs.held_directory import gone
 from tasks.records import Ended
 from tasks.states import TaskStatus
 from worker_agent.causes import Cause
@@ -69,7 +70,7 @@ def without_directory(end: Ended, path: Path) -> Ended:
         end,
         status=TaskStatus.FAILED,
         end_reason="error",
-        error=f"the working directory {path} was removed or replaced while the worker was at work: what it wrote there is lost",
+        error=gone(path, "worker"),
         error_class="DirectoryGone",
         retryable=False,
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from coordinator.agents.engines import EngineFactory
 from coordinator.other_processes import lease
+from coordinator.runs.held_directory import gone
 from coordinator.store import Store
 from coordinator.views import failure
 from coordinator.views.ends import exit_code, subtype
@@ -32,8 +33,8 @@ ABORTED = frozenset({TerminalReason.ABORTED_STREAMING, TerminalReason.ABORTED_TO
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
     """`ending` names what cut the session short, None if it came to its own end; `live` are the tasks that still ran;
-    `over_budget` those of this run that the budget ended; `unverified` is True when the last verification failed.
-    `not_stored` says why nothing more could be stored; `is_stored` that the end is stored already. `duration` in
+    `over_budget` those of this run that the budget ended; `unverified` says how the last verification failed, if it did.
+    `lost_directory` names the working directory of a single agent if it went while it worked. `not_stored` says why nothing more could be stored; `is_stored` that the end is stored already. `duration` in
     seconds."""
 
     session_id: str
@@ -41,10 +42,11 @@ class Closing:
     ending: Cause | None
     live: tuple[str, ...]
     over_budget: tuple[str, ...]
-    unverified: bool | None
+    unverified: str | None
     duration: float
     turns: int
     in_turn: bool
+    lost_directory: str | None = None
     not_stored: DatabaseError | None = None
     is_stored: bool = False
 
@@ -58,6 +60,8 @@ class Closing:
             return self.ending
         if self.not_stored is not None:
             return Cause.STORE
+        if self.lost_directory is not None and not (self.result and self.result.is_error):
+            return "directory_gone"
         if self.unverified:
             return "unverified"
         if self.over_budget and not (self.result and self.result.is_error):
@@ -75,12 +79,16 @@ class Closing:
             found.append(failure.not_stored(self.not_stored, self.session_id))
         if self.result and not (self.ending and self.result.reason in ABORTED):
             found += filter(None, [failure.in_words(self.result, self.session_id)])
+        if self.lost_directory is not None:
+            found.append(gone(self.lost_directory, "agent"))
         if self.unverified:
-            found.append("the verification command failed")
+            found.append(self.unverified)
         if self.over_budget:
             found.append(f"tasks that the budget ended before they were done: {', '.join(self.over_budget)}")
         if self.live:
             found.append(f"tasks that still ran: {', '.join(self.live)}")
+        if self.ending in (Cause.PERSON, Cause.TERMINATED) and self.not_stored is None:
+            found.append(failure.to_go_on(self.session_id))
         return found
 
 

@@ -20,6 +20,7 @@ from coordinator.other_processes import lease
 from coordinator.other_processes.foreign import ForeignChanges, Reactions
 from coordinator.paths import Paths
 from coordinator.runs.backends.base import Backend
+from coordinator.runs.held_directory import HeldDirectory
 from coordinator.runs.processes import Processes
 from coordinator.session import results
 from coordinator.session.coordinator import Coordinator
@@ -139,6 +140,7 @@ class Session:
         self._end_is_stored = False
         self._is_verified = self._is_shaped = False  # since the last turn
         self._cut_short = asyncio.Event()
+        self._held: HeldDirectory | None = None
         self._verifier = Verifier(options.verify, record.cwd, engine.agent.tool_context, processes)
         self.foreign = make_foreign(
             Reactions(
@@ -222,6 +224,8 @@ class Session:
         if self.options.timeout:
             watching.append(asyncio.create_task(self._time_limit(), name="time limit"))
         try:
+            if not self.options.use_coordinator:  # who works in it itself
+                self._held = HeldDirectory(Path(self.record.cwd))
             result = await self._work()
             return await self._close(result)
         except Fenced:
@@ -233,6 +237,8 @@ class Session:
             for task in (*watching, *self._side_work):
                 task.cancel()
             await asyncio.gather(*watching, *self._side_work, return_exceptions=True)
+            if self._held is not None:
+                self._held.close()
             await self.backend.close(Cause.TERMINATED)
             await lease.release(self.store)  # nothing to do where the session was ended or lost
 
@@ -340,7 +346,7 @@ class Session:
         self._is_verified = self._is_shaped = False
         limit = self.options.max_turns
         left = None if limit is None else max(0, limit - self.engine.tool_turns)
-        return await self._submit(prompt, Limits(max_turns=left))
+        return await self._submit(prompt, Limits(max_turns=left, token_budget=self.options.turn_target))
 
     async def _submit(self, prompt: Message | str | None, limits: Limits = Limits()) -> Result:
         result: Result | None = None
@@ -525,7 +531,8 @@ class Session:
             ending=self._ended_early(),
             live=live,
             over_budget=tuple(over_budget),
-            unverified=self._verifier.failed,
+            unverified=self._verifier.failure,
+            lost_directory=self.record.cwd if self._held is not None and self._held.is_gone else None,
             duration=self.store.clock.monotonic() - self._started,
             turns=self._turns,
             in_turn=self._ended_in_turn,

@@ -13,10 +13,11 @@ from worker_agent.tools.base import ToolContext
 
 ATTEMPTS = 3  # failures of the command
 TIMEOUT = 1800.0  # seconds
+LAST_LINES = 10  # of its output, that a person is shown
 
 
 class Verifier:
-    """`failed` is None as long as nothing was run, then whether the last run failed."""
+    """`failure` says how the last run failed: command, code, last lines. None if it succeeded, or nothing was run."""
 
     def __init__(self, command: str | None, cwd: str, context: ToolContext, processes: Processes) -> None:
         self._command = command
@@ -24,7 +25,7 @@ class Verifier:
         self._context = context
         self._processes = processes
         self._runs = self._failures = 0
-        self.failed: bool | None = None
+        self.failure: str | None = None
 
     @property
     def may_try_again(self) -> bool:
@@ -44,12 +45,19 @@ class Verifier:
             redact=self._context.redact,
             on_start=self._processes.began,
         )
-        self.failed = outcome.exit_code != 0 or outcome.timed_out
-        if not self.failed:
+        self.failure = None
+        if outcome.exit_code == 0 and not outcome.timed_out:
             return None
         self._failures += 1
         how = "ran out of time" if outcome.timed_out else f"ended with exit code {outcome.exit_code}"
+        self.failure = _failure(f"the verification command `{self._command}` {how}", outcome.output)
         return (
             f"The work is not done yet: the verification command `{self._command}` {how}. Find out why, have it mended "
             f"and end your turn; the command is then run again. Its output:\n\n{outcome.output}"
         )
+
+
+def _failure(what: str, output: str) -> str:
+    """`what` in the first line, then the last lines of the output."""
+    lines = [line.rstrip() for line in output.splitlines() if line.strip()][-LAST_LINES:]
+    return "\n".join((f"{what}; its last output:" if lines else f"{what} and said nothing", *lines))

@@ -43,6 +43,11 @@ def in_words(result: Result, session_id: str) -> str | None:
     return f"{what.rstrip('. ')}. To go on: {advice}, then `coordinator resume {session_id}`" if advice else what
 
 
+def to_go_on(session_id: str) -> str:
+    """What a person who interrupted a run wants to know."""
+    return f"`coordinator resume {session_id}` goes on"
+
+
 def not_stored(error: DatabaseError, session_id: str) -> str:
     """The store gave `error`, which says itself what to do about it."""
     if isinstance(error, DatabaseGone):

@@ -179,6 +179,7 @@ CONTINUED: dict[str, list[tuple[Any, Any, Any]]] = {
     "timeout": [(60.0, ..., 60.0), (60.0, "2m", 120.0)],
     "max_budget_usd": [(1.0, ..., 1.0), (1.0, "2", 2.0)],
     "token_budget": [(10, ..., 10), (10, "20", 20)],
+    "turn_target": [(10, ..., 10), (10, "2k", 2_000), (None, "1m", 1_000_000)],
     "system_prompt": [("s", ..., "s"), ("s", "t", "t")],
     "append_system_prompt": [("s", ..., "s")],
     "model": [("m", ..., "m"), ("m", "n", "n")],

@@ -90,6 +90,7 @@ def test_interrupting_once_lets_workers_end_twice_stops_them(program: Program) -
         gate.open()
     assert process.returncode == ExitCode.INTERRUPTED, err
     assert "Traceback" not in err
+    assert err.splitlines()[-1].endswith(f"`coordinator resume {json.loads(out)['session_id']}` goes on")
     assert [task["status"] for task in json.loads(out)["tasks"]] == ["killed"]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -380,8 +382,49 @@ def test_verification_sends_the_coordinator_back_to_work(bench: Bench) -> None:
 
 def test_verification_that_never_succeeds_ends_with_code_8(bench: Bench) -> None:
     with FakeAPI("done") as api:
-        outcome = bench.run(api, verify="echo nope; false")
+        outcome = bench.run(api, verify="echo nope; exit 7")
     assert outcome.exit_code is ExitCode.UNVERIFIED and outcome.result["is_error"]
+    assert outcome.result["errors"] == [
+        "the verification command `echo nope; exit 7` ended with exit code 7; its last output:\nnope"
+    ]
+
+
+def told_of_plan_mode(request: Any) -> list[str]:
+    return re.findall(r"Plan mode is (on|over)", request.user_text)
+
+
+def test_an_agent_is_told_that_it_plans_and_when_that_is_over(bench: Bench) -> None:
+    with FakeAPI(fleet(coordinator("one", final="the plan"), "report")) as api:
+        outcome = bench.run(api, permission_mode="plan")
+        again = {"resume": outcome.session_id, "prompt": "go on"}
+        bench.run(api, permission_mode="plan", **again)
+        bench.run(api, permission_mode="default", **again)
+        bench.run(api, permission_mode="default", **again)
+    assert [told_of_plan_mode(request) for request in api.requests if request not in of_boss(api)] == [["on"]]
+    ends = [told_of_plan_mode(request) for request in of_boss(api)]
+    assert ends[0] == ["on"] and ends[-3:] == [["on"], ["on", "over"], ["on", "over"]]
+    with FakeAPI("done") as api:
+        bench.run(api, permission_mode="default")
+    assert told_of_plan_mode(api.requests[0]) == []
+
+
+def test_the_target_of_a_run_holds_for_each_prompt_that_names_none(bench: Bench) -> None:
+    with FakeAPI(lambda request: message(text("so far"), usage={"output_tokens": 600})) as api:
+        outcome = bench.run(api, use_coordinator=False, turn_target=1_000)
+        assert len(api.requests) == 2 and "600 of the 1,000 tokens" in api.requests[1].last_user_text
+        bench.run(api, "go on +2k", use_coordinator=False, turn_target=1_000, resume=outcome.session_id)
+        assert len(api.requests) == 5 and "1,200 of the 2,000 tokens" in api.requests[4].last_user_text
+
+
+def test_a_single_agent_whose_directory_goes_has_not_done_its_work(bench: Bench) -> None:
+    def removes(request: Any) -> Any:
+        return tool_use("Bash", {"command": f"rm -r {bench.work}"}) if request.turns == 0 else text("all done")
+
+    bench.work.joinpath("file").touch()
+    with FakeAPI(removes) as api:
+        outcome = bench.run(api, use_coordinator=False)
+    assert (outcome.exit_code, outcome.result["terminal_reason"]) == (ExitCode.FAILED, "directory_gone")
+    assert "was removed or replaced while the agent was at work" in outcome.result["errors"][0]
 
 
 def test_a_single_agent_may_run_a_worker_in_the_foreground(bench: Bench) -> None:

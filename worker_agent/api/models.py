@@ -125,11 +125,14 @@ TARIFFS: Mapping[str, tuple[Tariff, ...]] = {
 }
 
 _DATED = re.compile(r"-20\d{6}$")
+_LONG_WINDOW = re.compile(r"\s*\[1m\]$", re.IGNORECASE)
 
 
 def resolve(model: str) -> str:
-    """The id behind an alias (`sonnet`, `opus`, `haiku`, `fable`); any other name as it is."""
-    return ALIASES.get(model.strip().lower(), model.strip())
+    """The id behind an alias (`sonnet`, `opus`, `haiku`, `fable`); any other name as it is. `[1m]` behind a name, by which
+    other programs ask for the long window, is left out: a model has its own window here."""
+    name = _LONG_WINDOW.sub("", model.strip())
+    return ALIASES.get(name.lower(), name)
 
 
 def _family(model: str) -> str:

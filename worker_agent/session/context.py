@@ -41,6 +41,7 @@ from worker_agent.context.view import newest_part, with_user_context, without_me
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.agent import Agent
 from worker_agent.messages import Block, Message, Usage
+from worker_agent.session import planning
 from worker_agent.tools import files
 from worker_agent.tools.builtin.read import image_type
 
@@ -201,6 +202,7 @@ class AgentContext:
                 *await self._files(info),
                 *await self.rebuild_tasks(),
                 *rebuild.plan_and_skills(messages, stored_kept, at),
+                *planning.news(stored_kept, self.agent.tool_context.permissions.mode, at),
                 *await self.rebuild_last(),
             ],
             last_id=messages[-1].id if messages else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from worker_agent import events as e
 from worker_agent import messages as m
@@ -24,7 +24,7 @@ from worker_agent.loop.query import query
 from worker_agent.loop.reasons import ContinueReason, TerminalReason
 from worker_agent.loop.state import Terminal
 from worker_agent.messages import Message
-from worker_agent.session import schema
+from worker_agent.session import planning, schema
 from worker_agent.session.commands import Command, parse_command, token_budget
 from worker_agent.session.transcript import Open
 from worker_agent.session.usage import UsageSum
@@ -109,10 +109,10 @@ class QueryEngine:
     async def _answer(self, prompt: str | Message | None) -> AsyncIterator[e.Event]:
         async for event in self._go_on_with_open_calls():
             yield event
-        for taken in await self._take_in(prompt):
-            yield e.MessageAdded(taken)
-        words = prompt.text if isinstance(prompt, Message) else prompt or ""
-        budget = token_budget(words) or self._limits.token_budget
+        taken = await self._take_in(prompt)
+        for message in taken:
+            yield e.MessageAdded(message)
+        budget = self._target([prompt, *taken])
         for attempt in range(1, self._limits.schema_tries + 1):
             async for event in self._loop(budget):
                 yield event
@@ -204,14 +204,23 @@ class QueryEngine:
             assert cause is not None
             return await executor.interrupt(cause.in_words)
 
+    def _target(self, taken: Sequence[str | Message | None]) -> int | None:
+        """The output tokens to be spent on what a person said: as the newest of it names them, else as it is set."""
+        said = [item if isinstance(item, str) else item.text for item in taken if _is_said(item)]
+        named = [target for words in said if (target := token_budget(words)) is not None]
+        return named[-1] if named else self._limits.token_budget if said else None
+
     async def _take_in(self, prompt: str | Message | None) -> tuple[Message, ...]:
-        """Take in the prompt and what waits in the inbox; the latter is given back, to be shown."""
-        if prompt is not None:
-            await self.append(m.user(prompt, at=self.agent.clock.now()) if isinstance(prompt, str) else prompt)
+        """Take in the prompt and what waits in the inbox; what is not the prompt is given back, to be shown."""
+        now = self.agent.clock.now()
+        told = planning.news(self.messages, self.agent.tool_context.permissions.mode, now)
+        asked = [] if prompt is None else [m.user(prompt, at=now) if isinstance(prompt, str) else prompt]
+        if told or asked:
+            await self.append(*told, *asked)
         attachments = await self.agent.inbox.take()
         if attachments:
             await self.append(*(a.message for a in attachments), consumed=[d for a in attachments for d in a.deliveries])
-        return tuple(a.message for a in attachments)
+        return (*told, *(a.message for a in attachments))
 
     async def _run_command(self, command: Command) -> e.Result:
         match command.name:
@@ -277,6 +286,11 @@ class QueryEngine:
             retryable=bool(terminal_error and terminal_error.retryable),
             **fields,
         )
+
+
+def _is_said(item: str | Message | None) -> TypeGuard[str | Message]:
+    """Whether a person said it."""
+    return isinstance(item, str) or (item is not None and item.kind == "prompt")
 
 
 def last_text(messages: Sequence[Message]) -> str:

@@ -127,7 +127,12 @@ def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_read
         console=cli.console, options=options, view=view, person=Person() if asks else None, detached=on_ready is not None,
         on_ready=(lambda handle: on_ready(handle.session_id)) if on_ready else None,
     )  # fmt: skip
-    return drive.run()
+    try:
+        code = drive.run()
+        cli.has_result = True
+        return code
+    finally:
+        cli.session_id = drive.session_id
 
 
 @click.pass_context

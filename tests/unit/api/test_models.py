@@ -77,3 +77,9 @@ def test_an_endpoint_that_names_only_a_size_gives_only_that():
     info = models.from_endpoint("llama", {"max_model_len": 8192})
     assert (info.window, info.max_output, info.known, info.cache_control) == (8192, 8192, False, False)
     assert models.from_endpoint("llama", {"max_input_tokens": None}) == models.guess("llama")
+
+
+def test_the_mark_of_a_long_window_is_no_part_of_a_models_name():
+    assert models.resolve("sonnet[1m]") == models.ALIASES["sonnet"]
+    assert models.resolve(" claude-opus-5-5 [1M] ") == "claude-opus-5-5"
+    assert models.resolve("other[2m]") == "other[2m]"
