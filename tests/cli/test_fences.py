@@ -186,6 +186,7 @@ CONTINUED: dict[str, list[tuple[Any, Any, Any]]] = {
     "worker_model": [("m", ..., "m"), ("m", "n", "n")],
     "fallback_model": [("m", ..., "m")],
     "max_workers": [(3, ..., 3), (3, "4", 4)],
+    "backend": [("cluster", ..., "cluster"), ("cluster", "local", "local")],
     "use_coordinator": [(False, ..., False)],
     "offline": [(True, ..., True)],
     "wait_approvals": [(True, ..., True)],
