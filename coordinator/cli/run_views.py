@@ -222,6 +222,8 @@ class LiveView(Still):
                 self._said = (self._said + text)[-400:]
             case MessageAdded() | Tombstone() if observed.task_id is None:
                 self._said = ""
+            case Notice(NoticeKind.TOOL_USE_SUMMARY, text):
+                self._console.note(one_line(text))  # above what is drawn, where it stays
             case Notice(kind, text) if kind in TELLING:
                 self._told.append(f"{observed.task_id}: {text}" if observed.task_id else text)
             case CallWaits(call, is_over):

@@ -159,7 +159,10 @@ def _assistant(message: Message) -> Line:
 
 def _user(message: Message) -> Line:
     body = {"role": message.role, "content": [dict(block) for block in message.content]}
-    return {"type": "user", "message": body, "uuid": message.id, "isSynthetic": message.meta or message.kind != "prompt"}
+    line: Line = {"type": "user", "message": body, "uuid": message.id, "isSynthetic": message.meta or message.kind != "prompt"}
+    if (source := message.data.get("source") or message.data.get("reason")) is not None:
+        line["source"] = source  # why it is there: a message sent, a notification, a hook's feedback, a nudge …
+    return line
 
 
 def _delta(delta: Line) -> Line:

@@ -82,6 +82,8 @@ def test_stream_json_begins_with_init_ends_with_the_result_and_tells_the_tree(pr
         told = [line["subtype"] for line in lines if line.get("task_id") == id]
         assert told[0] == "task_started" and told[-1] == "task_notification"
     assert any(line["type"] == "stream_event" for line in lines)
+    sources = {line.get("source") for line in lines if line["type"] == "user" and line["parent_tool_use_id"] is None}
+    assert "task_notification" in sources
 
 
 def test_the_goal_comes_from_stdin_for_a_dash_and_from_a_pipe(project: Program) -> None:

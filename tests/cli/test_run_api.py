@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,37 @@ def test_on_a_terminal_the_person_is_asked(answer: str, written: bool, program: 
         os.close(master)
     assert process.returncode == 0
     assert target.exists() is written
+
+
+def test_lines_about_what_tools_did_stay_on_the_terminal(program: Program) -> None:
+    (program.cwd / "a.txt").write_text("x")
+
+    def single(request):
+        if request.tool_names:
+            return tool_use("Read", {"file_path": "a.txt", "limit": request.turns + 1}) if request.turns < 3 else text("done")
+        return text(f"Read it, {len([r for r in api.requests if not r.tool_names])}")
+
+    with FakeAPI(single) as api:
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            program.command("run", "--no-coordinator", "goal"), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+            cwd=program.cwd,
+            env=program.environment(TERM="xterm", **with_api(program, api) | {"COORDINATOR_LOOP_TOOL_USE_SUMMARIES": "1"}),
+        )  # fmt: skip
+        os.close(slave)
+        seen = _all_of(master)
+        os.close(master)
+        assert process.wait(timeout=20) == 0
+    assert [seen.count(b"Read it, %d\r\n" % number) for number in (1, 2, 3)] == [1, 1, 1], seen
+
+
+def _all_of(descriptor: int) -> bytes:
+    """What is written until the last writer has gone."""
+    seen = b""
+    with suppress(OSError):
+        while part := os.read(descriptor, 65_536):
+            seen += part
+    return seen
 
 
 def _drain(descriptor: int) -> None:

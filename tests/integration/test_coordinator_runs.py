@@ -29,7 +29,7 @@ from tests.support.fake_api import (
     tool_use,
 )
 from worker_agent.errors import ConfigError
-from worker_agent.events import Result
+from worker_agent.events import MessageAdded, Result, ToolStarted
 from worker_agent.tools.trust import EVERYTHING
 
 
@@ -414,6 +414,21 @@ def test_the_target_of_a_run_holds_for_each_prompt_that_names_none(bench: Bench)
         assert len(api.requests) == 2 and "600 of the 1,000 tokens" in api.requests[1].last_user_text
         bench.run(api, "go on +2k", use_coordinator=False, turn_target=1_000, resume=outcome.session_id)
         assert len(api.requests) == 5 and "1,200 of the 2,000 tokens" in api.requests[4].last_user_text
+
+
+def test_observers_see_absolute_paths_and_the_model_its_own_words(bench: Bench) -> None:
+    bench.work.joinpath("file.txt").write_text("here\n")
+    calls = message(tool_use("Read", {"file_path": "file.txt"}), tool_use("Bash", {"command": "cat file.txt"}))
+    with FakeAPI([calls, text("done")]) as api:
+        bench.run(api, use_coordinator=False)
+    (shown,) = (o.event.message for o in bench.seen if isinstance(o.event, MessageAdded) and o.event.message.tool_uses)
+    assert [call["input"] for call in shown.tool_uses] == [
+        {"file_path": str(bench.work / "file.txt")}, {"command": "cat file.txt"},
+    ]  # fmt: skip
+    (begun, _) = (o.event for o in bench.seen if isinstance(o.event, ToolStarted))
+    assert begun.input == {"file_path": str(bench.work / "file.txt")}
+    sent = api.requests[1].messages[-2]["content"]
+    assert sent[0]["input"] == {"file_path": "file.txt"}
 
 
 def test_a_single_agent_whose_directory_goes_has_not_done_its_work(bench: Bench) -> None:

@@ -26,6 +26,7 @@ from worker_agent.loop.state import Terminal
 from worker_agent.messages import Message
 from worker_agent.session import planning, schema
 from worker_agent.session.commands import Command, parse_command, token_budget
+from worker_agent.session.shown import enriched
 from worker_agent.session.transcript import Open
 from worker_agent.session.usage import UsageSum
 from worker_agent.tools.base import AbortSignal, Interrupted, ToolOutcome
@@ -139,7 +140,7 @@ class QueryEngine:
                     self._pieces.append(event.text)
                 case e.Tombstone() | e.MessageAdded():
                     self._pieces = []
-            yield event
+            yield enriched(event, self.agent.registry.facts, self.agent.tool_context.cwd)
 
     def _ended(self) -> Terminal:
         """How the last run of the loop ended."""
