@@ -209,7 +209,9 @@ class ShellJudge:
             if self._writes(command) and not self._edit_rule(command, bases):
                 return f"no rule allows writing to {next(r.target.raw for r in command.redirects if r.writes and r.target)}"
             if not self._covering(command, bases) and not self._part_free(command, bases):
-                return f"no rule allows {_shown(command)}{self._because(command, bases)}"
+                near = next((r for r in self.rules.allow if r.kind is Kind.SHELL and r.matches_text(command.raw)), None)
+                what = f"{near.text} does not cover {_shown(command)}" if near else f"no rule allows {_shown(command)}"
+                return what + self._because(command, bases)
         return self._not_harmless or "`cd` and `git` in one command"
 
     def _because(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> str:

@@ -257,6 +257,9 @@ def test_the_reason_names_the_part_that_asks(project: Path) -> None:
 
     assert why("git log; curl x") == "no rule allows `curl x`"
     assert "lies outside the working directories" in why("cat ../secret")
+    assert why("git log --output=x").startswith(
+        "Bash(git *) does not cover `git log --output=x`, and it is not free: the option"
+    )
     assert why("ls > out") == "no rule allows writing to out"
     assert why("ls; rm p") == "Bash(rm *) denies `rm p`"
     assert "could be what Bash(rm *) is about" in why("$X p")
