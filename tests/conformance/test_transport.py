@@ -200,7 +200,7 @@ def test_short_calls_are_the_same_over_both(monkeypatch):
         with FakeAPI("ok", allow_violations=True) as api:
             found = asyncio.run(ask(opened, api.base_url))
             seen.append((found, [(c.method, c.path, {**c.headers, "host": ""}, c.raw) for c in api.calls]))
-    assert seen[0] == seen[1] and len(seen[0][1]) == 2
+    assert seen[0] == seen[1] and len(seen[0][1]) == 3
 
 
 def test_a_wait_that_the_server_asks_for_is_read_alike(monkeypatch):

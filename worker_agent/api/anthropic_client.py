@@ -180,10 +180,22 @@ class AnthropicClient:
         """(what the endpoint says or else a guess, whether that is its last word)."""
         window = self._settings.context.window
         try:
-            info = models.from_endpoint(id, await self._short_call("GET", f"v1/models/{quote(id, safe='')}", None))
+            info = models.from_endpoint(id, await self._described(id))
         except ModelError as error:
             return models.guess(id, window), error.kind not in (ErrorKind.CONNECTION, ErrorKind.AUTHENTICATION)
         return (info if info.known else models.guess(id, window or info.window, info.max_output)), True
+
+    async def _described(self, id: str) -> Mapping[str, Any]:
+        """What the endpoint says of a model: alone, or else in its list, which many servers have only. Raises `ModelError`."""
+        try:
+            return await self._short_call("GET", f"v1/models/{quote(id, safe='')}", None)
+        except ModelError as error:
+            if error.kind is not ErrorKind.NOT_FOUND and error.status not in (405, 501):
+                raise
+            entry = models.in_list(id, await self._short_call("GET", "v1/models", None))
+            if entry is None:
+                raise
+            return entry
 
     async def _short_call(self, method: str, path: str, call: Call | None) -> Mapping[str, Any]:
         """A call whose answer is one JSON object. Raises `ModelError`."""

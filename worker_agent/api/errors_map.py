@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-1. The vendor's own words are read in this order: `error.details.error_code`, `error.type`, HTTP status. Text is the
+1. The vendor's own words are read in this order: `error.details.error_code`, `error.type`, HTTP status; but a status that
+   says one thing only (401, 429) beats a type that says anything (`_GENERAL`), as foreign servers send it. Text is the
    last resort and is read only where there is no code for it: a prompt that is too long, an output cap that does not
    fit, media. Compatible servers phrase these in their own way, so the patterns are lenient.
 2. An error event inside a stream (status 200) and an HTTP error of the same type are the same error.
@@ -63,6 +64,9 @@ _BY_STATUS = {
     504: ErrorKind.TIMEOUT,
     529: ErrorKind.OVERLOADED,
 }
+# Types that foreign servers send with every status, and statuses that say no more than such a type does.
+_GENERAL = frozenset({ErrorKind.INVALID_REQUEST, ErrorKind.SERVER})
+_INEXACT = frozenset({400, 422})
 # Kinds whose text may say something more exact.
 _VAGUE = frozenset({ErrorKind.INVALID_REQUEST, ErrorKind.REQUEST_TOO_LARGE, ErrorKind.SERVER, ErrorKind.UNFORESEEN})
 
@@ -169,6 +173,8 @@ def _plain_kind(facts: Facts) -> ErrorKind:
     if facts.in_stream:
         return by_type or ErrorKind.UNFORESEEN
     status = facts.status or 0
+    if by_type in _GENERAL and status in _BY_STATUS and status not in _INEXACT:
+        return _BY_STATUS[status]
     if by_type is not None and not (by_type is ErrorKind.SERVER and status < 500):
         return by_type
     if status in _BY_STATUS:
@@ -302,10 +308,11 @@ def _decode(body: bytes) -> Any:
 
 
 def _facts(data: Any, status: int) -> Facts:
-    """Lenient: the vendor's `{"error": {…}}`, a flat object, a string under `error`, or no JSON at all."""
-    error = data.get("error", data) if isinstance(data, Mapping) else None
+    """Lenient: the vendor's `{"error": {…}}`, a flat object with `message` or `detail`, a string under `error`, or no JSON
+    at all."""
+    error = (data.get("error") or data) if isinstance(data, Mapping) else None
     if isinstance(error, str):
-        return Facts(_sentence(error) or f"HTTP status {status}", status=status)
+        return Facts(_sentence(_words(data) or error) or f"HTTP status {status}", status=status)
     if not isinstance(error, Mapping):
         return Facts(_sentence(data) or f"HTTP status {status}", status=status)
     details = error.get("details")
@@ -313,14 +320,30 @@ def _facts(data: Any, status: int) -> Facts:
         details = {name: error[name] for name in ("n_ctx", "n_prompt_tokens") if name in error}
     code = details.get("error_code")
     type = error.get("type")
-    message = error.get("message")
+    words = _words(error)
     return Facts(
-        _sentence(message) if isinstance(message, str) and message.strip() else _fallback(type, status),
+        _sentence(words) if words else _fallback(type, status),
         type if isinstance(type, str) else None,
         code if isinstance(code, str) else None,
         details,
         status,
     )
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    """What an error object says: `message`, else `detail`, which is a text, an object, or a list of objects with `msg`."""
+    for said in (error.get("message"), error.get("detail")):
+        if isinstance(said, str) and said.strip():
+            return said
+        if isinstance(said, Mapping):
+            inner = said.get("error")
+            if found := _words(inner if isinstance(inner, Mapping) else said):
+                return found
+        if isinstance(said, list):
+            texts = (part.get("msg") if isinstance(part, Mapping) else part for part in said)
+            if found := "; ".join(text for text in texts if isinstance(text, str) and text.strip()):
+                return found
+    return ""
 
 
 def _fallback(type: Any, status: int) -> str:

@@ -165,7 +165,9 @@ def from_endpoint(id: str, answer: Mapping[str, Any]) -> ModelInfo:
     """What the models endpoint says of a model that no table knows. Without sizes it is a guess still.
 
     A newer model of the vendor (it lists `capabilities`) is taken to bind its thinking, as all since 5.5 do."""
-    sizes = (_positive(answer.get(name)) for name in ("max_input_tokens", "max_model_len", "context_length"))
+    meta = answer.get("meta")
+    named = [answer.get(name) for name in ("max_input_tokens", "max_model_len", "context_length")]
+    sizes = (_positive(value) for value in (*named, meta.get("n_ctx") if isinstance(meta, Mapping) else None))
     window = next((size for size in sizes if size), None)
     guessed = guess(id, window, _positive(answer.get("max_tokens")))
     abilities = answer.get("capabilities")
@@ -183,6 +185,14 @@ def from_endpoint(id: str, answer: Mapping[str, Any]) -> ModelInfo:
         cache_control=True,
         known=True,
     )
+
+
+def in_list(id: str, answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the list of models says of `id`; a server of one model serves it under every name. None: nothing."""
+    data = answer.get("data")
+    entries = [entry for entry in data if isinstance(entry, Mapping)] if isinstance(data, list) else []
+    named = [entry for entry in entries if entry.get("id") == id]
+    return named[0] if named else entries[0] if len(entries) == 1 else None
 
 
 def _positive(value: Any) -> int | None:

@@ -8,7 +8,8 @@ Rules of this file:
 3. Strict in what may run: the JSON of a tool's input is parsed as a whole when its block closes, and anything but an
    object is invalid, said in words. The SDK's accumulator takes cut JSON as whole; this is why it is not used.
 4. An answer is whole after `message_stop` with a stop reason, and not before: all else is `STREAM_BROKEN`. Text counts
-   in a whole answer, also where its block was never closed.
+   in a whole answer, also where its block was never closed. A `message_start` may carry the whole answer, and so may a
+   body that is one JSON message: its content counts where no block of its own came.
 5. Pings prove that the connection lives, not that the model does: they do not reset the watchdog; thinking does.
 
 The splitter works on whole chunks of bytes, about three times cheaper for a turn than decoding line by line.
@@ -44,6 +45,7 @@ _CONTENT_EVENTS = frozenset(
         "message_stop",
     }
 )
+WHOLE_LIMIT = 32_000_000  # bytes of a body without events that are kept: it may be one whole message
 _WITH_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
@@ -146,6 +148,8 @@ class Folder:
         self._headers = headers or {}
         self._now = now
         self._open: dict[int, _OpenBlock] = {}
+        self._carried: Mapping[str, Any] = {}  # the message of `message_start`, until a block of its own comes
+        self._any_block = False
         self._seen_ids: set[str] = set()
         self._usage: dict[str, Any] = {}
         self._stop_reason: str | None = None
@@ -172,6 +176,7 @@ class Folder:
     def _message_start(self, event: WireEvent) -> list[ModelEvent]:
         message = _mapping(event.get("message"))
         self._take_usage(message.get("usage"))
+        self._carried = message
         return self._begin(message)
 
     def _begin(self, message: Mapping[str, Any]) -> list[ModelEvent]:
@@ -193,6 +198,7 @@ class Folder:
         events = self._begin({})
         block = event.get("content_block")
         if isinstance(block, dict) and isinstance(block.get("type"), str):
+            self._any_block = True
             self._open[_index(event)] = opened = _OpenBlock(block)
             for name, piece in (("text", TextPiece), ("thinking", ThinkingPiece)):
                 if block["type"] == name and isinstance(block.get(name), str) and block[name]:
@@ -205,6 +211,7 @@ class Folder:
         delta, index = _mapping(event.get("delta")), _index(event)
         kind = delta.get("type")
         if index not in self._open and kind == "text_delta":
+            self._any_block = True
             self._open[index] = _OpenBlock({"type": "text", "text": ""})
         block = self._open.get(index)
         if block is None:
@@ -262,7 +269,8 @@ class Folder:
     def _message_stop(self, event: WireEvent) -> list[ModelEvent]:
         if not self.started:
             self._broken("it holds no message")
-        if not self._stop_reason:
+        reason = self._stop_reason or _text(self._carried, "stop_reason")
+        if not reason:
             self._broken("it gave no stop reason")
         self.finished = True
         left = sorted(self._open.items())
@@ -270,9 +278,18 @@ class Folder:
         closed = [BlockClosed(index, self._close(opened)[0]) for index, opened in whole]
         cut = [self._close(opened)[0] for _, opened in left if opened.start["type"] != "text"]
         return [
-            *closed,
-            Finished(self._stop_reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details),
+            *(closed if self._any_block else self._unpack()),
+            Finished(reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details),
         ]
+
+    def _unpack(self) -> list[ModelEvent]:
+        """The content that `message_start` carried, as if each block had been streamed."""
+        content = self._carried.get("content")
+        events: list[ModelEvent] = []
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            opened = {"index": index, "content_block": block}
+            events += [*self._block_start(opened), *self._block_stop(opened)]
+        return events
 
     def _take_usage(self, usage: Any) -> None:
         """Usage is cumulative: what a later event names overwrites; what it leaves out, nulls or sets to nothing stays
@@ -467,7 +484,7 @@ async def fold(
     `headers` are the response's. Raises `ModelError`: error events, a broken end, silence, no stream at all."""
     folder = Folder(headers.get("request-id"), headers, clock.now)
     splitter = EventSplitter()
-    head, seen = b"", False
+    head, seen = bytearray(), False
     while not folder.finished:
         chunk = await dog.wait(anext(chunks, None))
         for name, data in splitter.flush() if chunk is None else splitter.feed(chunk):
@@ -482,11 +499,27 @@ async def fold(
                 dog.alive()
         if chunk is None:
             if not seen:
-                raise errors_map.not_a_stream(headers, head, clock.now())
+                message = _whole_message(head)
+                if message is None:
+                    raise errors_map.not_a_stream(headers, bytes(head), clock.now())
+                for done in (
+                    *folder.feed({"type": "message_start", "message": message}),
+                    *folder.feed({"type": "message_stop"}),
+                ):
+                    yield done
             folder.end()
             return
-        if not seen and len(head) < 4096:
+        if not seen and len(head) < WHOLE_LIMIT:
             head += chunk
+
+
+def _whole_message(body: bytearray) -> Mapping[str, Any] | None:
+    """The message of a server that answers without streaming; None for any other body."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) and value.get("type") == "message" else None
 
 
 def _decoded(name: str, data: bytes, folder: Folder, *, last: bool) -> WireEvent | None:

@@ -420,7 +420,7 @@ def test_a_known_model_needs_no_call_and_an_unknown_one_is_asked_for_once():
 
     with FakeAPI("ok") as api:
         found = with_client(api, use)
-        assert [call.path for call in api.calls] == ["/v1/models/mystery"]
+        assert [call.path for call in api.calls] == ["/v1/models/mystery", "/v1/models"]
     assert found == [("claude-sonnet-5-5", 1_000_000, 128_000, True), *[("mystery", 200_000, 32_000, False)] * 2]
 
 
