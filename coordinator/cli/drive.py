@@ -51,6 +51,7 @@ class Drive:
     person: Person | None = None
     on_ready: Callable[[SessionHandle], None] | None = None
     detached: bool = False
+    approver: Approver | None = None  # who is asked in place of the person at the terminal
     session_id: str = ""  # once there is one
 
     def run(self) -> int:
@@ -98,6 +99,8 @@ class Drive:
                 self.console.note(f'session {id} has ended; a prompt goes on with it: coordinator resume {id} "…"')
 
     def _approver(self) -> Approver | None:
+        if self.approver is not None:
+            return self.approver
         return TerminalApprover(self.console, self.person, self.view) if self.person and sys.stdin.isatty() else None
 
     async def _tick(self) -> None:

@@ -20,13 +20,16 @@ from coordinator.cli.lazy import LazyGroup
 from coordinator.cli.table import COMMANDS
 from coordinator.views.exit_codes import ExitCode
 
+HEADLESS = ("-p", "--print")
+FORMATS = ("--output-format", "--input-format")
+
 
 class Root(LazyGroup):
-    """The root group: `-p` in a command's place is `run -p`, any other flag that is not the root's own is one of `chat`, and
-    so is nothing at all. `version` is what it says."""
+    """The root group: flags in a command's place are those of `run` if `-p` or one of the formats is among them; any other
+    flag that is not the root's own is one of `chat`, and so is nothing at all. `version` is what it says."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] in ("-p", "--print"):
+        if args and args[0].startswith("-") and self._is_run(args):
             args = ["run", *args]
         elif args[:1] == ["version"]:
             args = ["--version", *args[1:]]
@@ -36,6 +39,9 @@ class Root(LazyGroup):
                 raise click.UsageError(f"{flag} stands behind the command: `coordinator {command} {flag} …`", ctx)
             args = ["chat", *args]
         return super().parse_args(ctx, args)
+
+    def _is_run(self, args: list[str]) -> bool:
+        return args[0] in HEADLESS or args[0].partition("=")[0] in FORMATS
 
     def _is_own(self, ctx: click.Context, flag: str) -> bool:
         name = flag.partition("=")[0]
@@ -61,7 +67,9 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     help="Split a goal, run worker agents as tracked tasks, never lose a result.",
     epilog="Without a command: chat. `coordinator COMMAND --help` says more.",
 )
-@click.option("-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
+@click.option(
+    "-V", "-v", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
 @common_options
 @click.pass_context
 def cli(ctx: click.Context) -> int | None:

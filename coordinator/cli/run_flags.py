@@ -190,3 +190,47 @@ HEADLESS = [
     flag("--bg", "background", is_flag=True, help="Print the session's id and go on in the background."),
     flag("--plan-only", is_flag=True, help="Plan only: nothing is changed, whatever the rules allow."),
 ]
+
+
+def _refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value not in (None, False):
+        why = REFUSED[max(param.opts, key=len)]
+        raise click.UsageError(f"{max(param.opts, key=len)} is not supported: {why}", ctx)
+
+
+# Flags that programs for Claude Code pass and that ask for what we cannot do: each is refused by its name, with the reason.
+REFUSED = {
+    "--task-budget": "use --token-budget, which holds for the whole tree of agents",
+    "--betas": "the API's betas are chosen by coordinator",
+    "--include-hook-events": "hooks have no lines of their own in stream-json",
+    "--session-mirror": "conversations are in coordinator's own store",
+    "--resume-session-at": "a session is taken up where it ended",
+    "--resume-drops-turn": "a session is taken up where it ended",
+    "--thinking": "how much a model thinks is chosen by coordinator",
+    "--thinking-display": "how much a model thinks is chosen by coordinator",
+    "--max-thinking-tokens": "how much a model thinks is chosen by coordinator",
+    "--effort": "an agent definition says `effort`",
+}
+WITHOUT_VALUE = ("--include-hook-events", "--session-mirror")
+
+
+def _only(accepted: tuple[str, ...], why: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None and value not in accepted:
+            raise click.UsageError(f"{param.opts[0]} {value!r} is not supported: {why}", ctx)
+
+    return check
+
+
+DRIVEN = [
+    flag("--input-format", type=click.Choice(["text", "stream-json"]), default="text", show_default=True,
+         help="What stdin carries: a goal, or messages and control requests, one JSON object a line."),
+    flag("--permission-prompt-tool", type=click.Choice(["stdio"]),
+         help="With --input-format stream-json: ask the program on stdin and stdout for consent."),
+    flag("--verbose", is_flag=True, expose_value=False, hidden=True),
+    click.option("--tools", hidden=True, expose_value=False,
+                 callback=_only(("default",), "--allowed-tools and --disallowed-tools say what agents may use")),
+    click.option("--setting-sources", hidden=True, expose_value=False,
+                 callback=_only(("user,project,local", "user,project"), "settings are read from everywhere that is trusted")),
+    *(click.option(name, hidden=True, expose_value=False, callback=_refuse, is_flag=name in WITHOUT_VALUE) for name in REFUSED),
+]  # fmt: skip

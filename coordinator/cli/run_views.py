@@ -7,6 +7,7 @@ to draw and nothing else; drawing is in `render.py`, lines of stream-json in `st
 from __future__ import annotations
 
 import time
+import uuid
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ class StreamJsonView(Still):
 
     def started(self, session: Started) -> None:
         self._lines = StreamJson(session.session_id, partial_messages=self._partial)
-        self._console.json_line(
+        self.write(
             init_line(
                 session.session_id,
                 cwd=session.cwd,
@@ -146,13 +147,17 @@ class StreamJsonView(Still):
             case _:
                 lines = self._lines.event(observed.task_id, event)
         for line in lines:
-            self._console.json_line(line)
+            self.write(line)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Print a line; each has an id of its own, which a reader may know it by."""
+        self._console.json_line(dict(line) | {"uuid": line.get("uuid") or str(uuid.uuid4())})
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         for line in self._lines.rest() if self._lines else ():
-            self._console.json_line(line)
+            self.write(line)
         if result is not None:
-            self._console.json_line(result)
+            self.write(result)
             tell_failure(self._console, result)
 
 

@@ -16,6 +16,7 @@ from worker_agent.events import Event, MessageAdded, Notice, TextDelta, Thinking
 from worker_agent.messages import WIRE_KINDS, Message
 
 Line = dict[str, Any]
+SPOKEN = "2.1.0"  # the version of Claude Code whose vocabulary these lines are; programs look whether it is new enough
 ENDED = {"completed": "completed", "failed": "failed", "killed": "stopped"}
 
 
@@ -38,6 +39,7 @@ def init_line(
         "plugin_errors": [],
         "capabilities": [],
         "coordinator_version": version,
+        "claude_code_version": SPOKEN,
     }
 
 

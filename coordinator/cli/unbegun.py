@@ -6,6 +6,7 @@ A command line that cannot be parsed has told nothing yet, so that the format is
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -46,13 +47,16 @@ def tell(context: Context, words: Sequence[str], reason: str, message: str) -> N
         "errors": [message],
     }
     context.has_result = True
-    (context.console.json if form == "json" else context.console.json_line)(value)
+    if form == "json":
+        context.console.json(value)
+    else:
+        context.console.json_line(value | {"uuid": str(uuid.uuid4())})
 
 
 def _format_in(words: Sequence[str]) -> str:
     """What a command line asks for as a run's output format; "" if it is no run's, or asks for nothing."""
     words = words[: words.index("--")] if "--" in words else words
-    if not any(word in RUNS for word in words):
+    if not any(word in RUNS for word in words) and not (words and words[0].partition("=")[0] == FLAG):
         return ""
     values = [after for word, after in pairwise(words) if word == FLAG]
     values += [word.partition("=")[2] for word in words if word.startswith(f"{FLAG}=")]

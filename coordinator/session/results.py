@@ -148,6 +148,7 @@ def result_object(store: Store, engines: EngineFactory, closing: Closing) -> dic
         "total_cost_usd": total.cost_usd,
         "usage": _usage(total),
         "model_usage": {totals.key: _usage(totals) | {"cost_usd": totals.cost_usd} for totals in by_model},
+        "modelUsage": {totals.key: _model_usage(totals) for totals in by_model},
         "permission_denials": _denials(_all_denials(engines, closing)),
         "tasks": [task_json(task, registry.shown_status(task, session_owner_gone=True), now) for task in tasks],
     }
@@ -178,6 +179,17 @@ def _usage(totals: Totals) -> dict[str, int]:
         "cache_creation_input_tokens": totals.cache_write_5m_tokens + totals.cache_write_1h_tokens,
         "cache_read_input_tokens": totals.cache_read_tokens,
         "output_tokens": totals.output_tokens,
+    }
+
+
+def _model_usage(totals: Totals) -> dict[str, Any]:
+    """The same under the names that programs for Claude Code read."""
+    return {
+        "inputTokens": totals.input_tokens,
+        "outputTokens": totals.output_tokens,
+        "cacheReadInputTokens": totals.cache_read_tokens,
+        "cacheCreationInputTokens": totals.cache_write_5m_tokens + totals.cache_write_1h_tokens,
+        "costUSD": totals.cost_usd,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from coordinator.views.exit_codes import ExitCode
 from tasks import outbox, sessions
 from tasks.errors import DatabaseError, Fenced
 from tasks.records import SessionRecord, SessionStatus, TaskRecord
+from worker_agent.api.models import resolve
 from worker_agent.causes import Cause
 from worker_agent.context.injected import news
 from worker_agent.context.rebuild import was_made_by_hand
@@ -41,6 +42,7 @@ from worker_agent.hooks import Verdict
 from worker_agent.messages import Message, user
 from worker_agent.session.commands import parse_command
 from worker_agent.session.engine import Limits, QueryEngine
+from worker_agent.tools.permissions import Policy
 
 BY_USER = "user"
 TOGETHER = 0.05  # seconds: workers that end at about the same time are told of in one turn, not in one each
@@ -80,9 +82,9 @@ class SessionHandle:
         """SIGTERM, SIGHUP: no new calls, everything unwound, state kept."""
         self._session.end(Cause.TERMINATED)
 
-    async def send(self, text: str) -> None:
-        """What a person typed: read at the next step if a turn runs, else it begins one."""
-        await self._session.send(text)
+    async def send(self, text: str) -> str | None:
+        """What a person typed: read at the next step if a turn runs, else it begins one. Why a hook refuses it, if one does."""
+        return await self._session.send(text)
 
     def close(self) -> None:
         """The person leaves an interactive session: it ends when nothing lives any more."""
@@ -90,6 +92,36 @@ class SessionHandle:
 
     def live_tasks(self) -> list[TaskRecord]:
         return self._session.coordinator.live()
+
+    @property
+    def is_in_turn(self) -> bool:
+        return self._session.is_in_turn
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing lives or waits that would begin a turn of itself."""
+        return self._session.is_settled
+
+    def result_of_turn(self, result: Result) -> dict[str, Any]:
+        """The documented result object as it stands when a turn ends with `result`."""
+        return self._session.result_of_turn(result)
+
+    def set_permission_mode(self, mode: str) -> None:
+        """From the next call on. Raises `ValueError` for an unknown mode."""
+        self._session.set_permission_mode(mode)
+
+    def set_model(self, model: str | None) -> None:
+        """From the coordinator's next turn on; None is the model it began with."""
+        self._session.engine.model = resolve(model) if model else self.model
+
+    def mcp_status(self) -> list[tuple[str, str]]:
+        """MCP servers, and how each stands now."""
+        mcp = self._session.engines.mcp
+        return [(c.server.name, str(c.state)) for c in mcp.servers.connections] if mcp else []
+
+    async def stop_task(self, task_id: str) -> None:
+        """Raises `NotFound`, `Ambiguous`."""
+        await self._session.coordinator.stop(task_id, by=BY_USER)
 
 
 class Session:
@@ -183,20 +215,39 @@ class Session:
         self._stays = False
         self.coordinator.changed.set()
 
-    async def send(self, text: str) -> None:
+    @property
+    def is_in_turn(self) -> bool:
+        return self._in_turn
+
+    @property
+    def is_settled(self) -> bool:
+        return not (self._commands or self._inbox.waiting() or self._something_runs())
+
+    def result_of_turn(self, result: Result) -> dict[str, Any]:
+        closing = replace(self._closing(result, live=()), turns=self._turns + result.turns)
+        return results.result_object(self.store, self.engines, closing)
+
+    def set_permission_mode(self, mode: str) -> None:
+        self.engines.policy = replace(self.engines.policy, mode=mode)
+        context = self.engine.agent.tool_context
+        assert isinstance(context.permissions, Policy)
+        context.permissions = replace(context.permissions, mode=mode)
+
+    async def send(self, text: str) -> str | None:
         if parse_command(text) is not None:
             self._commands.append(text)
             self.coordinator.changed.set()
-            return
+            return None
         text = self.engines.redact(text)
         async with self._sending:  # what was typed first is read first, however long its hooks take
             verdict = await self._hooks.user_prompt_submit(text)
             if verdict.blocked:
                 self._notice(NoticeKind.HOOK, _refusal(verdict))
-                return
+                return _refusal(verdict)
             await self._put(self.store.session_id, "\n\n".join((text, *verdict.context)), FROM_USER)
         self._interrupts = 0
         self._nudge_all()
+        return None
 
     async def _put(self, agent_id: str, text: str, sender: str) -> None:
         store = self.store

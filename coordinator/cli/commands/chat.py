@@ -95,7 +95,7 @@ class Conversation:
         self._begun = begun
         self._handle: SessionHandle | None = None
         self._left = False
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[str | None]] = set()
         self.person = Person(self._line, self._leave)
 
     def ready(self, handle: SessionHandle) -> None:

@@ -113,6 +113,26 @@ def check(options: RunOptions) -> None:
         raise Failure(problem, ExitCode.NOT_AUTHENTICATED)
 
 
+def driven(cli: Context, options: RunOptions, flags: Mapping[str, Any]) -> int:
+    """Run it for a program that says on standard input what is to be done; see `control.py`."""
+    from coordinator.cli.control import Control
+
+    check(options)
+    control = Control(
+        cli.console, partial_messages=flags["include_partial_messages"], answers=flags["permission_prompt_tool"] is not None
+    )
+    drive = Drive(
+        console=cli.console, options=replace(options, interactive=True), view=control, person=control.person,
+        approver=control, on_ready=control.ready,
+    )  # fmt: skip
+    try:
+        code = drive.run()
+        cli.has_result = True
+        return ExitCode.DONE if code == ExitCode.NEEDS_PERSON else code  # the program was told of each call
+    finally:
+        cli.session_id = drive.session_id
+
+
 def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_ready: Ready | None = None) -> int:
     """Run it; `on_ready` is given by a run in the background, which nobody can be asked about."""
     check(options)
@@ -139,6 +159,13 @@ def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_read
 def _run(ctx: click.Context, /, prompt: str | None, background: bool, **flags: Any) -> int:
     cli = ctx.find_object(Context)
     assert cli is not None
+    if flags["input_format"] == "stream-json":
+        if flags["output_format"] != "stream-json" or background or prompt is not None:
+            raise Failure(
+                "--input-format stream-json goes with --output-format stream-json, without --bg and without a prompt: "
+                "prompts are lines of standard input", ExitCode.USAGE,
+            )  # fmt: skip
+        return driven(cli, options_of(ctx, cli, None, flags), flags)
     goal = read_prompt(prompt, cli, needed=flags["resume"] is None and not flags["continue_last"])
     if goal is None and flags["resume"] is None and not flags["continue_last"]:
         raise Failure('run needs a goal: `coordinator run "…"`, or - to read it from stdin', ExitCode.USAGE)
@@ -157,6 +184,7 @@ run = click.command("run", cls=ConfiguredCommand, help="Work on one goal until i
             *run_flags.WORK,
             *run_flags.CONTINUING,
             *run_flags.HEADLESS,
+            *run_flags.DRIVEN,
         ],
         _run,
     )
