@@ -42,6 +42,7 @@ def tell(context: Context, words: Sequence[str], reason: str, message: str) -> N
             "output_tokens": 0,
         },
         "model_usage": {},
+        "modelUsage": {},
         "permission_denials": [],
         "tasks": [],
         "errors": [message],

@@ -15,7 +15,7 @@ from tests.cli.test_tasks import FIELDS
 
 RESULT_FIELDS = {
     "type", "subtype", "is_error", "session_id", "result", "terminal_reason", "num_turns", "duration_ms", "duration_api_ms",
-    "total_cost_usd", "usage", "model_usage", "permission_denials", "tasks",
+    "total_cost_usd", "usage", "model_usage", "modelUsage", "permission_denials", "tasks",
 }  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_stream_json_begins_with_init_ends_with_the_result_and_tells_the_tree(pr
     lines = ran.lines
     assert (lines[0]["type"], lines[0]["subtype"]) == ("system", "init")
     assert {"Agent", "SendMessage", "TaskStop"} == set(lines[0]["tools"])
-    assert lines[-1]["type"] == "result" and set(lines[-1]) == RESULT_FIELDS
+    assert lines[-1]["type"] == "result" and set(lines[-1]) == RESULT_FIELDS | {"uuid"}
     assert {line["session_id"] for line in lines} == {lines[-1]["session_id"]}
     calls = {
         block["id"]
