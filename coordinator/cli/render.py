@@ -349,7 +349,7 @@ def diff_lines(lines: Iterable[str]) -> list[Line]:
 
 SESSION_COLUMNS = (
     Column("ID"),
-    Column("STATUS"),
+    Column("STATE"),
     Column("UPDATED", keep=3),
     Column("TASKS", keep=4, right=True),
     Column("COST", keep=2, right=True),
@@ -357,14 +357,7 @@ SESSION_COLUMNS = (
     Column("GOAL", flexible=True),
     Column("DIRECTORY", keep=5, flexible=True),
 )
-SESSION_STYLES = {"running": "cyan", "interrupted": "magenta"}
-
-
-def session_status(session: Json) -> str:
-    """In one word: it runs, it lost its owner with work left, it waits for a person, or it has ended."""
-    if session["status"] != "open":
-        return str(session["status"])
-    return "running" if session["driven"] else "interrupted" if session["live_tasks"] else "open"
+SESSION_STYLES = {"working": "cyan", "waiting for you": "yellow", "failed": "red", "stuck": "magenta"}
 
 
 def session_grid(sessions: Sequence[Json]) -> Grid:
@@ -372,7 +365,7 @@ def session_grid(sessions: Sequence[Json]) -> Grid:
 
 
 def _session_row(session: Json) -> list[Piece]:
-    state = session_status(session)
+    state = session["state"]
     return [
         Piece(session["id"], "bold"),
         Piece(state, SESSION_STYLES.get(state, "")),

@@ -69,11 +69,41 @@ def _called(conn: Connection, agent_id: str) -> str:
 
 
 def shown_sessions(database: Database, found: Sequence[SessionRecord], now: float) -> list[Shown]:
-    """Sessions as objects: what `session_json` says, and `driven` (a living process owns it), `tasks`, `live_tasks`,
-    `cost_usd`."""
+    """Sessions as objects: what `session_json` says, and `driven` (a living process owns it), `state` in a word, `tasks`,
+    `live_tasks`, `cost_usd`."""
     names, rows = database.query("SELECT id, tasks, live_tasks, cost_usd FROM v_sessions")
     sums = {row[0]: dict(zip(names[1:], row[1:], strict=True)) for row in rows}
-    return [session_json(one) | {"driven": not sessions.owner_gone(one, now)} | sums.get(one.id, {}) for one in found]
+    asking, resting = database.read(lambda conn: (_asking(conn), _resting(conn, found)))
+    shown = [session_json(one) | {"driven": not sessions.owner_gone(one, now)} | sums.get(one.id, {}) for one in found]
+    return [one | {"state": session_state(one, one["id"] in asking, one["id"] in resting)} for one in shown]
+
+
+def session_state(session: Shown, asks: bool, rests: bool) -> str:
+    """In a word or three, for a list. `asks`: a call of it waits for a person's word; `rests`: its agent has answered, and
+    nothing follows by itself."""
+    if session["status"] == SessionStatus.ENDED:
+        return "done" if session["end_reason"] == "completed" else "failed"
+    if asks:
+        return "waiting for you"
+    if session.get("live_tasks"):
+        return "working" if session["driven"] else "stuck"
+    return "working" if session["driven"] and not rests else "waiting for you"
+
+
+def _asking(conn: Connection) -> frozenset[str]:
+    return frozenset(one.session_id for one in approvals.waiting(conn))
+
+
+def _resting(conn: Connection, found: Sequence[SessionRecord]) -> frozenset[str]:
+    """The open sessions whose last message is an answer without calls. A run checks its answer yet, or ends."""
+    checks = ("verify", "json_schema")
+    chats = [one for one in found if one.status is SessionStatus.OPEN and not any(map(one.options.get, checks))]
+    last = {one.id: transcripts.tail(conn, one.id, 1) for one in chats}
+    return frozenset(id for id, rows in last.items() if rows and rows[0].kind == "answer" and not _calls(rows[0].content))
+
+
+def _calls(content: str) -> bool:
+    return any(block["type"] == "tool_use" for block in json.loads(content))
 
 
 def result_of(conn: Connection, session: SessionRecord) -> str | None:

@@ -71,6 +71,7 @@ def test_killing_a_session_ends_its_process_its_tasks_and_what_they_run(program:
     assert process.returncode == ExitCode.TERMINATED
     shown = program("sessions", "show", session_id, "--json").json
     assert (shown["status"], shown["end_reason"], shown["driven"]) == ("ended", "killed by user", False)
+    assert shown["state"] == "failed"
     assert [task["status"] for task in shown["tasks"]] == ["killed"]
     assert program("wait", session_id).code == ExitCode.FAILED
 

@@ -228,7 +228,7 @@ def test_a_terminated_chat_is_resumable(number: signal.Signals, code: ExitCode, 
     assert process.wait(timeout=20) == code
     assert "Traceback" not in process.stderr.read()
     (session,) = project("sessions", "list", "--json").json
-    assert (session["status"], session["driven"]) == ("open", False)
+    assert (session["status"], session["state"], session["driven"]) == ("open", "waiting for you", False)
     assert project("resume", session["id"], "where is area computed").code == 0
 
 

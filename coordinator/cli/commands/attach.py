@@ -43,7 +43,7 @@ def _look(cli: Context, session_id: str) -> tuple[Shown, list[Shown]]:
 
 
 def _head(session: Shown) -> str:
-    return f"session {session['id']}  {render.session_status(session)}  model {session['model'] or '?'}  {render.money(session['cost_usd'])}"
+    return f"session {session['id']}  {session['state']}  model {session['model'] or '?'}  {render.money(session['cost_usd'])}"
 
 
 def _live(cli: Context, session_id: str) -> int:

@@ -13,6 +13,7 @@ from coordinator.session.results import Closing
 from coordinator.views import values as views
 from coordinator.views.ends import exit_code, subtype
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.shown import session_state
 from worker_agent.causes import Cause
 from worker_agent.config import Settings
 from worker_agent.context.injected import news, system_context
@@ -59,6 +60,26 @@ def test_a_task_has_exactly_the_documented_fields(tmp_path: Path) -> None:
 def test_a_session_is_shown_with_times_in_utc(tmp_path: Path) -> None:
     session, _ = a_task(tmp_path)
     assert views.session_json(session)["created_at"] == "1970-01-01T00:16:40.000Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "end_reason", "driven", "live_tasks", "asks", "rests", "state"),
+    [
+        ("open", None, True, 2, False, True, "working"),
+        ("open", None, True, 0, False, False, "working"),
+        ("open", None, True, 2, True, False, "waiting for you"),
+        ("open", None, True, 0, False, True, "waiting for you"),
+        ("open", None, False, 0, False, False, "waiting for you"),
+        ("open", None, False, 1, False, True, "stuck"),
+        ("ended", "completed", False, 0, False, True, "done"),
+        ("ended", "unverified", False, 0, False, True, "failed"),
+    ],
+)
+def test_a_session_has_a_state_for_lists(
+    status: str, end_reason: str | None, driven: bool, live_tasks: int, asks: bool, rests: bool, state: str
+) -> None:
+    session = {"status": status, "end_reason": end_reason, "driven": driven, "live_tasks": live_tasks}
+    assert session_state(session, asks, rests) == state
 
 
 @pytest.mark.parametrize(
