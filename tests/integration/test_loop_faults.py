@@ -298,7 +298,7 @@ def test_a_tool_starts_before_the_message_ends(tmp_path):
     with FakeAPI([message(tool_use("Probe", {"n": 1}), text("more", gate, " to say")), text("Done.")]) as api:
         run = drive(api, tmp=tmp_path, tools=[Probe()], watch=watch)
     assert order.index("ToolFinished") < order.index("MessageAdded")
-    assert run.result.text == "Done."
+    assert (run.result.text, run.result.turns, "Tombstone" in order) == ("Done.", 2, False), "and it was seen meanwhile"
 
 
 # ── the fallback model ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -184,9 +185,31 @@ class ModelTurn:
             elif notice := call.reservation.notice:
                 yield e.Notice(e.NoticeKind.BUDGET, notice)
                 await self._tell(call, transitions.budget_notice(notice))
+            async for shown in self._stream(call):
+                yield shown
+
+    async def _stream(self, call: Call) -> AsyncIterator[e.Event]:
+        """What the model says and what its tools do meanwhile, each as it happens: the model may be silent for long while
+        a tool has something to say. Both write into one buffer, the model from a task of its own."""
+
+        async def listen() -> None:
             async for event in call.events():
-                for shown in (*self._take(event, call.request), *self.buffer.drain()):
+                for shown in self._take(event, call.request):
+                    self.buffer.put(shown)
+
+        listening = asyncio.create_task(listen())
+        listening.add_done_callback(self.buffer.wake)
+        try:
+            while not listening.done():
+                await self.buffer.wait()
+                for shown in self.buffer.drain():
                     yield shown
+            for shown in self.buffer.drain():
+                yield shown
+            listening.result()
+        finally:
+            listening.cancel()
+            await asyncio.wait((listening,))
 
     async def _tell(self, call: Call, message: Message) -> None:
         """What the agent must know for this call stands at its end, and in the history before it; said once a turn."""
