@@ -243,10 +243,13 @@ def vendor_address(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def mend_credentials() -> None:
-    """Take what a paste left around a key out of the environment: blanks, line ends, marks that nobody sees."""
+    """Take what a paste left around a key or the address out of the environment: blanks, line ends, marks that nobody sees;
+    of the address also the `/v1` and the slash with which other programs want it: the paths begin with it here."""
     for name in CREDENTIALS:
         if value := os.environ.get(name):
             os.environ[name] = value.strip(_UNSEEN)
+    if address := os.environ.get("ANTHROPIC_BASE_URL", "").strip(_UNSEEN):
+        os.environ["ANTHROPIC_BASE_URL"] = address.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def connection_problem(environ: Mapping[str, str] | None = None) -> str | None:

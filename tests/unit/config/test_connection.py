@@ -48,3 +48,10 @@ def test_what_cannot_be_used_is_named_without_its_value(name: str, value: str) -
 )
 def test_what_can_be_used_is_no_problem(environ: dict[str, str]) -> None:
     assert connection_problem(environ) is None
+
+
+@pytest.mark.parametrize("around", ["{}", "{}/", "{}/v1", "{}/v1/", " {}/v1/\r\n", "\ufeff{}\n"])
+def test_an_address_is_taken_however_it_was_pasted(monkeypatch: pytest.MonkeyPatch, around: str) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", around.format("http://localhost:8080/api"))
+    mend_credentials()
+    assert os.environ["ANTHROPIC_BASE_URL"] == "http://localhost:8080/api"
