@@ -44,6 +44,7 @@ class ErrorKind(StrEnum):
     MEDIA_TOO_LARGE = "media_too_large"  # an image or document that cannot be sent as it is
     REQUEST_TOO_LARGE = "request_too_large"  # 413, the body
     MAX_TOKENS_TOO_LARGE = "max_tokens_too_large"  # 400: the output cap does not fit model or window
+    UNSUPPORTED = "unsupported"  # 400 / 422 of a vendor's feature: from now on requests go without such
     INVALID_REQUEST = "invalid_request"  # any other 400 / 422
     REFUSAL = "refusal"  # the model declined; HTTP 200
     EMPTY_ANSWER = "empty_answer"  # twice an answer without text and without tools
@@ -74,7 +75,8 @@ class ModelError(AgentError):
     seconds, as the server asked; `limit` is the number a "too large" answer named (window, output cap or pixels) and
     `actual` the number it complained of, each None when it named none (of an output cap only where it is over the
     model's own, not over what the prompt leaves of the window); `paths` names the content blocks it complained of
-    (`messages.3.content.0`); `server_should_retry` is the `x-should-retry` header.
+    (`messages.3.content.0`); `server_should_retry` is the `x-should-retry` header; `news` is what the client learned of the
+    endpoint by it, for a person to be told once.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class ModelError(AgentError):
         actual: int | None = None,
         paths: tuple[str, ...] = (),
         server_should_retry: bool | None = None,
+        news: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -100,13 +103,19 @@ class ModelError(AgentError):
         self.actual = actual
         self.paths = paths
         self.server_should_retry = server_should_retry
+        self.news = news
 
     def reworded(self, message: str) -> ModelError:
         """The same failure in other words."""
-        if message == self.message:
-            return self
+        return self if message == self.message else self._again(self.kind, message, self.news)
+
+    def as_unsupported(self, news: str | None) -> ModelError:
+        """The same failure, known as the refusal of a vendor's feature."""
+        return self._again(ErrorKind.UNSUPPORTED, self.message, news)
+
+    def _again(self, kind: ErrorKind, message: str, news: str | None) -> ModelError:
         return ModelError(
-            self.kind,
+            kind,
             message,
             status=self.status,
             retry_after=self.retry_after,
@@ -115,6 +124,7 @@ class ModelError(AgentError):
             actual=self.actual,
             paths=self.paths,
             server_should_retry=self.server_should_retry,
+            news=news,
         )
 
     @property

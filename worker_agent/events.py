@@ -109,6 +109,7 @@ class NoticeKind(StrEnum):
     STREAM_BROKEN = "stream_broken"  # an answer broke off after a tool had started; what was whole counts
     EMPTY_ANSWER = "empty_answer"  # asked once more
     MEDIA_REFUSED = "media_refused"  # the images and documents that an error named are left out from here on
+    PLAIN_ENDPOINT = "plain_endpoint"  # it refused a vendor's feature: requests go without them from here on
     OUTPUT_CAP = "output_cap"  # a smaller output cap is tried
     COMPACTION = "compaction"
     TOOL_USE_SUMMARY = "tool_use_summary"  # one line about what a turn's tools did

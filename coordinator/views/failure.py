@@ -17,6 +17,7 @@ WHAT: Mapping[str, str] = {
     ErrorKind.BILLING: "the API asks for payment",
     ErrorKind.SPEND_LIMIT: "the spend limit of the account is reached",
     ErrorKind.NOT_FOUND: "the API does not know what was asked for",
+    ErrorKind.UNSUPPORTED: "the API refused a feature",
     ErrorKind.INVALID_REQUEST: "the API refused the request",
     ErrorKind.OVERLOADED: "the model is overloaded",
     ErrorKind.RATE_LIMIT: "the rate limit is reached",

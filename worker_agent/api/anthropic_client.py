@@ -21,13 +21,13 @@ from urllib.parse import quote
 
 import orjson
 
-from worker_agent.api import credentials, errors_map, models
+from worker_agent.api import addresses, credentials, errors_map, models, plain
 from worker_agent.api.client import Finished, ModelEvent, ModelInfo, ModelRequest
 from worker_agent.api.request import Call, RequestBuilder
 from worker_agent.api.stream import Watchdog, fold
 from worker_agent.api.transport import Answer, Endpoint, Transport
 from worker_agent.api.transports import OpenTransport, open_transport
-from worker_agent.config import Clock, Settings, SystemClock
+from worker_agent.config import Clock, Settings, SystemClock, vendor_address
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage
 
@@ -71,6 +71,9 @@ class AnthropicClient:
         self._transport: Transport | None = None
         self._infos: dict[str, ModelInfo] = {}
         self._counts = True
+        self._plain = False  # the endpoint refused a vendor's feature
+        address = base_url if base_url is not None else vendor_address()
+        self._is_vendor = (address or addresses.DEFAULT_ADDRESS).rstrip("/") == addresses.DEFAULT_ADDRESS
 
     # --- the port
 
@@ -86,13 +89,21 @@ class AnthropicClient:
                                 await _drain(chunks)
                             yield event
         except ModelError as error:
-            self._learn(request.model, info, error)
+            if (unsupported := self._learn(request, info, error)) is not None:
+                raise unsupported from error
             raise
 
-    def _learn(self, model: str, info: ModelInfo, error: ModelError) -> None:
-        """A refusal that names a smaller window than was known is believed from then on."""
+    def _learn(self, request: ModelRequest, info: ModelInfo, error: ModelError) -> ModelError | None:
+        """What a refusal says of the endpoint is believed from then on: a smaller window than was known, or that it is plain,
+        which makes another error of it."""
+        feature = None if self._is_vendor else plain.refused(error, request, info)
+        if feature is not None:
+            is_first, self._plain = not self._plain, True
+            return error.as_unsupported(plain.news(feature, error) if is_first else None)
+        model = request.model
         if error.kind is ErrorKind.PROMPT_TOO_LONG and error.limit and SMALLEST_WINDOW <= error.limit < info.window:
             self._infos[model] = replace(info, window=error.limit, max_output=min(info.max_output, error.limit))
+        return None
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """The endpoint's own count; None where it does not count or does not answer."""
@@ -112,7 +123,12 @@ class AnthropicClient:
         known = self._infos.get(model)
         if known is None:
             known = await self._find_info(model)
-        return known
+        if not self._plain or known.plain:
+            return known
+        bare = plain.without_features(known)
+        if model in self._infos:
+            self._infos[model] = bare
+        return bare
 
     def cost(self, model: str, usage: Usage) -> float | None:
         today = datetime.fromtimestamp(self._clock.now(), UTC).date()

@@ -105,14 +105,18 @@ class Caller:
         schedule: RetrySchedule | None = None,
         spare: bool = False,
     ) -> Message:
-        """The whole answer to `request`, its calls not run. Tried again as `schedule` says, not at all without one.
-        Raises `ModelError`; of kind BUDGET also where the rest is for the agent's own report."""
-        attempt = 0
+        """The whole answer to `request`, its calls not run. Tried again as `schedule` says, not at all without one, and at
+        once where the endpoint refused a feature that it will not be sent again. Raises `ModelError`; of kind BUDGET also
+        where the rest is for the agent's own report."""
+        attempt, has_gone_plain = 0, False
         while True:
             attempt += 1
             try:
                 return await self._one_answer(request, prompt_tokens, purpose, spare)
             except ModelError as error:
+                if error.kind is ErrorKind.UNSUPPORTED and request.compact is None and not has_gone_plain:
+                    has_gone_plain = True
+                    continue
                 self.limiter.observe(error)
                 delay = schedule.delay(error, attempt) if schedule else None
                 if delay is None:

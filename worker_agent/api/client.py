@@ -125,6 +125,7 @@ class ModelInfo:
     tool_search: bool = False  # takes deferred tools, and results that reference them
     max_media: int = 100
     known: bool = True  # False: an endpoint's own model that no table knows
+    plain: bool = False  # the endpoint refused a vendor's feature: none of them is sent, and no thinking
 
 
 class ModelClient(Protocol):

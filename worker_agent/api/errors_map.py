@@ -331,7 +331,8 @@ def _facts(data: Any, status: int) -> Facts:
 
 
 def _words(error: Mapping[str, Any]) -> str:
-    """What an error object says: `message`, else `detail`, which is a text, an object, or a list of objects with `msg`."""
+    """What an error object says: `message`, else `detail`, which is a text, an object, or a list of objects with `msg` and
+    the field that it is about."""
     for said in (error.get("message"), error.get("detail")):
         if isinstance(said, str) and said.strip():
             return said
@@ -340,10 +341,17 @@ def _words(error: Mapping[str, Any]) -> str:
             if found := _words(inner if isinstance(inner, Mapping) else said):
                 return found
         if isinstance(said, list):
-            texts = (part.get("msg") if isinstance(part, Mapping) else part for part in said)
+            texts = (_of_field(part) if isinstance(part, Mapping) else part for part in said)
             if found := "; ".join(text for text in texts if isinstance(text, str) and text.strip()):
                 return found
     return ""
+
+
+def _of_field(fault: Mapping[str, Any]) -> str:
+    """What a validator says of one field, the field's name before it."""
+    said, place = fault.get("msg"), fault.get("loc")
+    names = [str(part) for part in place if part != "body"] if isinstance(place, list) else []
+    return ": ".join(filter(None, (".".join(names), said))) if isinstance(said, str) else ""
 
 
 def _fallback(type: Any, status: int) -> str:

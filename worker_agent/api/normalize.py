@@ -540,6 +540,8 @@ def _supported_block(block: Block, info: ModelInfo, betas: Collection[str], refe
     if kind == "tool_result" and any(name not in referable for name in references(block)):
         kept = [part for part in block["content"] if part["type"] != "tool_reference" or part["tool_name"] in referable]
         return {**block, "content": kept or NO_OUTPUT}
+    if info.plain and kind in _THINKING:
+        return None
     if kind == "thinking" and info.known:
         signature = block.get("signature")
         return block if isinstance(signature, str) and signature else None

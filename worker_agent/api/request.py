@@ -9,7 +9,8 @@ Rules of this file:
    at the last message that says that what stands before it stays while what follows may be replaced (a collapse), one
    at the end of the previous request when the last turn added more blocks than the lookback reaches over, and the
    automatic one for the tail. Marks do not count as content: the provider compares prefixes without them.
-3. No sampling parameters, no betas and no marks for models that no table knows.
+3. No sampling parameters, no betas and no marks for models that no table knows; nothing that only the vendor has for an
+   endpoint that refused some of it (`plain.py`).
 4. A deferred tool is sent to a model that knows such tools with the others, marked, so that nothing before the
    conversation changes when it is found. Any other model is told of it from the request on whose conversation references it.
 5. `messages` comes last in the body, so that everything before it is one constant piece of a conversation.
@@ -306,7 +307,7 @@ def _output_config(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
     config: dict[str, Any] = {}
     if request.effort and info.effort:
         config["effort"] = request.effort
-    if request.output_schema is not None and request.compact is None:
+    if request.output_schema is not None and request.compact is None and not info.plain:
         config["format"] = {"type": "json_schema", "schema": clean_json(request.output_schema)}
     return config
 

@@ -120,6 +120,7 @@ class ModelTurn:
         self._attempt = 0
         self._has_refreshed_credentials = False
         self._has_asked_again = False
+        self._has_gone_plain = False
         self._lowered_cap_count = 0
         self._refused_media: set[str] = set()  # paths that were named
         self._try = self._new_try()
@@ -278,6 +279,10 @@ class ModelTurn:
         if error.kind is ErrorKind.EMPTY_ANSWER and not self._has_asked_again:
             self._has_asked_again = True
             return _Mend(0.0, (e.Notice(e.NoticeKind.EMPTY_ANSWER, "the answer was empty; asking once more"),))
+        if error.kind is ErrorKind.UNSUPPORTED and not self._has_gone_plain:
+            self._has_gone_plain = True
+            self.info = await self.params.agent.client.model_info(self.model)
+            return _Mend(0.0, (e.Notice(e.NoticeKind.PLAIN_ENDPOINT, error.news),) if error.news else ())
         if error.kind is ErrorKind.AUTHENTICATION and not self._has_refreshed_credentials:
             self._has_refreshed_credentials = True
             return _Mend(0.0) if await self.params.agent.client.refresh_credentials() else _Mend(None)

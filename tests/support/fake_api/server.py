@@ -74,7 +74,8 @@ class FakeAPI:
     `requests` are the calls of `POST /v1/messages` in order of arrival, `calls` those of every route. `violations` are
     sentences; `prefix_breaks` what the prefix watch found. `allow_violations` is True, or parts of the texts that may
     occur. `models` adds or replaces models, `windows` only their windows. `watch` names the kinds of prefix break that
-    are violations. `compaction_marker` is a text whose new appearance in a request excuses a changed prefix.
+    are violations. `compaction_marker` is a text whose new appearance in a request excuses a changed prefix. A `plain`
+    server is a compatible one, which refuses by name whatever only the vendor has.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class FakeAPI:
         watch: Collection[str] = ("blocks", "bytes"),
         compaction_marker: str | None = None,
         enforce_binding: bool = True,
+        plain: bool = False,
         html_413: bool = False,
         max_body: int = MAX_BODY,
         keep_bodies: bool = True,
@@ -110,6 +112,7 @@ class FakeAPI:
         self._watched = frozenset(watch)
         self._marker = orjson.dumps(compaction_marker)[1:-1] if compaction_marker else None
         self._enforce_binding = enforce_binding
+        self._plain = plain
         self._html_413 = html_413
         self._max_body = max_body
         self._keep_bodies = keep_bodies
@@ -357,6 +360,8 @@ class FakeAPI:
         self, request: Request, parsed: Parsed, conversation: Conversation | None, *, counting: bool = False
     ) -> tuple[Model, Prompt, Conversation]:
         body, version = parsed.body, request.headers["anthropic-version"]
+        if self._plain:
+            validation.check_plain(body, request.betas)
         validation.check_fields(body, request.betas, version, counting=counting)
         request.model = body["model"]
         model = self._model(request.model)

@@ -108,6 +108,21 @@ def check_headers(headers: Mapping[str, str], expected_key: str | None) -> froze
     return betas
 
 
+def check_plain(body: Mapping[str, Any], betas: frozenset[str]) -> None:
+    """What a compatible server refuses that knows messages and tools only: the vendor's fields, betas, marks, thinking."""
+    for name in ("thinking", "output_config", "context_management", "compaction", "cache_control"):
+        if name in body:
+            raise Refusal(f"{name}: {_EXTRA}", violation=False)
+    if betas:
+        raise Refusal("anthropic-beta: this server has no betas", violation=False)
+    marked = [block for block in (*(body.get("system") or ()), *body.get("tools", ())) if "cache_control" in block]
+    blocks = [block for message in body["messages"] for block in message["content"] if isinstance(block, dict)]
+    if marked or any("cache_control" in block for block in blocks):
+        raise Refusal(f"cache_control: {_EXTRA}", violation=False)
+    if any(block["type"] in ("thinking", "redacted_thinking") for block in blocks):
+        raise Refusal("messages: thinking blocks are not supported", violation=False)
+
+
 def check_fields(body: Mapping[str, Any], betas: frozenset[str], version: str, *, counting: bool = False) -> None:
     """Top-level fields: known, present, of the right type. Runs before the model is looked up."""
     known = _COUNTED if counting else _STABLE

@@ -50,6 +50,7 @@ def openai(type: str, message: str) -> dict[str, Any]:
         (401, {"detail": "Not allowed"}, K.AUTHENTICATION, "Not allowed"),
         (400, {"detail": "maximum context length is 4096 tokens"}, K.PROMPT_TOO_LONG, "maximum context length is 4096 tokens"),
         (422, {"detail": [{"loc": ["body"], "msg": "Field required"}]}, K.INVALID_REQUEST, "Field required"),
+        (422, {"detail": [{"loc": ["body", "thinking"], "msg": "Extra"}]}, K.INVALID_REQUEST, "thinking: Extra"),
         (403, {"error": "Forbidden", "message": "Ask the owner"}, K.PERMISSION, "Ask the owner"),
         (400, {"error": None, "message": "Wrong"}, K.INVALID_REQUEST, "Wrong"),
         (400, {"detail": {"error": {"message": "Nested"}}}, K.INVALID_REQUEST, "Nested"),
