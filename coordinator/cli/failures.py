@@ -52,10 +52,13 @@ def translate(error: BaseException) -> Failure:
 
 def _from_packages(error: BaseException) -> Failure | None:
     """The error trees below. They are imported here only: a command that succeeds does not need them all."""
+    from coordinator.other_processes.refusal import Refusal
     from tasks.errors import Ambiguous, StoreError
     from worker_agent.errors import AgentError, ConfigError, ErrorKind, ModelError
 
     match error:
+        case Refusal():
+            return Failure(_first_line(error), error.code)
         case Ambiguous():
             return Failure("that id fits more than one:", ExitCode.USAGE, error.candidates)
         case StoreError():

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.views.terminal_text import columns, cut, literal, one_line
+from coordinator.views.values import ORDER, state
 from worker_agent.words import counted
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ SIGNS = {
     "failed": ("✘", "red"),
     "killed": ("■", "yellow"),
     "interrupted": ("?", "magenta"),
-}
-ORDER = {
-    status: rank
-    for rank, status in enumerate(("waiting", "running", "pending", "interrupted", "failed", "killed", "completed"))
 }
 
 
@@ -146,17 +143,6 @@ def seconds_of(iso: str) -> float:
 def status(value: str) -> Piece:
     sign, style = SIGNS.get(value, ("·", ""))
     return Piece(f"{sign} {value}", style)
-
-
-def state(task: Json) -> str:
-    """The status, or that the task waits for a person."""
-    return "waiting" if task.get("needs_approval") and task["status"] == "running" else str(task["status"])
-
-
-def in_order(tasks: Iterable[Json]) -> list[Json]:
-    """What runs first, then what waits, then what ended; newest first within each."""
-    newest = sorted(tasks, key=lambda task: str(task["created_at"]), reverse=True)
-    return sorted(newest, key=lambda task: ORDER.get(state(task), 9))
 
 
 TASK_COLUMNS = (

@@ -7,13 +7,17 @@ Each session is asked for once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from coordinator.views.values import approval_json, session_json, task_detail_json, task_json
+from coordinator.views.values import approval_json, in_order, session_json, task_detail_json, task_json
 from tasks import agents, approvals, registry, sessions, transcripts
 from tasks.db import Database
 from tasks.records import ApprovalRecord, SessionRecord, SessionStatus, TaskRecord
+from tasks.registry import TaskFilter
+from tasks.states import LIVE, TERMINAL
 
 if TYPE_CHECKING:
     from tasks.connection import Connection
@@ -54,6 +58,32 @@ def shown_tasks(conn: Connection, tasks: Iterable[TaskRecord], now: float, *, de
     return [make(task, owners.status(task), now, waits.get(task.id)) for task in tasks]
 
 
+def listed_tasks(
+    conn: Connection,
+    now: float,
+    *,
+    session_id: str | None = None,
+    everything: bool = False,
+    statuses: Sequence[str] = (),
+    limit: int | None = None,
+) -> list[Mapping[str, Any]]:
+    """What `tasks list --json` gives: what runs first, at most `limit`. `interrupted` is derived, so a filter by status
+    looks at what is shown."""
+    owners, everything = Owners(conn, now), everything or session_id is not None
+    wanted = TaskFilter(session_id=session_id, ended_sessions=everything, texts=False)
+    tasks = _page(conn, wanted, limit) if limit is not None and everything else registry.list_tasks(conn, wanted)
+    shown = (task for task in tasks if everything or not owners.forgotten(task.session_id))
+    waits = waiting_by_task(conn)
+    rows = [task_json(task, owners.status(task), now, waits.get(task.id)) for task in shown]
+    return in_order(row for row in rows if not statuses or row["status"] in statuses)[:limit]
+
+
+def _page(conn: Connection, wanted: TaskFilter, limit: int) -> list[TaskRecord]:
+    """What lives, and of each way to end the newest: a page holds no more of them, whatever it is filtered by."""
+    ended = [registry.newest(conn, replace(wanted, statuses=(state,)), limit) for state in sorted(TERMINAL)]
+    return [*registry.list_tasks(conn, replace(wanted, statuses=sorted(LIVE))), *chain.from_iterable(ended)]
+
+
 def waiting_by_task(conn: Connection) -> dict[str, str]:
     """For each task whose call waits for a person the oldest such call's id."""
     return {one.task_id: one.id for one in reversed(approvals.waiting(conn)) if one.task_id}
@@ -76,6 +106,16 @@ def shown_sessions(database: Database, found: Sequence[SessionRecord], now: floa
     asking, resting = database.read(lambda conn: (_asking(conn), _resting(conn, found)))
     shown = [session_json(one) | {"driven": not sessions.owner_gone(one, now)} | sums.get(one.id, {}) for one in found]
     return [one | {"state": session_state(one, one["id"] in asking, one["id"] in resting)} for one in shown]
+
+
+def session_detail(database: Database, session: SessionRecord, now: float) -> Shown:
+    """One session as in `sessions show --json`: with its result and its tasks."""
+    (values,) = shown_sessions(database, [session], now)
+    wanted = TaskFilter(session_id=session.id, texts=False)
+    result, tasks = database.read(
+        lambda conn: (result_of(conn, session), shown_tasks(conn, registry.list_tasks(conn, wanted), now))
+    )
+    return values | {"result": result, "tasks": tasks}
 
 
 def session_state(session: Shown, asks: bool, rests: bool) -> str:

@@ -6,10 +6,16 @@ is added here and nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from tasks.records import ApprovalRecord, SessionRecord, TaskRecord
+
+ORDER = {
+    status: rank
+    for rank, status in enumerate(("waiting", "running", "pending", "interrupted", "failed", "killed", "completed"))
+}
 
 
 def iso(seconds: float | None) -> str | None:
@@ -53,6 +59,17 @@ def task_json(task: TaskRecord, shown_status: str, now: float, needs_approval: s
         "error": task.error,
         "needs_approval": needs_approval,
     }
+
+
+def state(task: Mapping[str, Any]) -> str:
+    """The status, or that the task waits for a person."""
+    return "waiting" if task.get("needs_approval") and task["status"] == "running" else str(task["status"])
+
+
+def in_order(tasks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What waits for a person first, then what runs, then what ended; newest first within each."""
+    newest = sorted(tasks, key=lambda task: str(task["created_at"]), reverse=True)
+    return sorted(newest, key=lambda task: ORDER.get(state(task), 9))
 
 
 def task_detail_json(task: TaskRecord, shown_status: str, now: float, needs_approval: str | None = None) -> dict[str, Any]:

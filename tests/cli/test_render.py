@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from coordinator.cli import render
 from coordinator.views.terminal_text import columns
+from coordinator.views.values import in_order
 
 
 def task(**changes: Any) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def test_what_runs_stands_first_and_what_is_newer_before_what_is_older() -> None
         task(id="new"),
         task(id="waits", status="pending"),
     ]
-    assert [row["id"] for row in render.in_order(rows)] == ["new", "old", "waits", "done"]
+    assert [row["id"] for row in in_order(rows)] == ["new", "old", "waits", "done"]
 
 
 @pytest.mark.parametrize(

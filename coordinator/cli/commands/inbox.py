@@ -6,7 +6,6 @@ which that was, and exits with 1. Without a living owner the answer waits for `c
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable, Sequence
 
 import click
@@ -16,22 +15,16 @@ from coordinator.cli.completing import complete_approvals, complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import find_session
+from coordinator.other_processes import answering
+from coordinator.other_processes.answering import user
 from coordinator.views.exit_codes import ExitCode
 from coordinator.views.shown import Owners, Shown, shown_approvals
-from tasks import approvals, sessions
+from tasks import approvals
 from tasks.connection import Connection
-from tasks.errors import NotFound
-from tasks.records import ApprovalRecord, ApprovalStatus
+from tasks.records import ApprovalRecord
 from tasks.watch import Watcher
 
 LOOK = 1.0  # seconds until a look without a change: an owner dies without a commit
-WORDS = {
-    ApprovalStatus.APPROVED: "was approved already",
-    ApprovalStatus.TAKEN: "was approved already",
-    ApprovalStatus.DENIED: "was denied already",
-    ApprovalStatus.WITHDRAWN: "does not wait any more",
-    ApprovalStatus.WAITING: "does not wait any more: its task has ended",
-}
 
 
 @click.command("inbox", help="List the calls that wait for a person, oldest first; approve and deny answer them.")
@@ -89,15 +82,8 @@ def approve(cli: Context, ids: Sequence[str], always: bool, rule: str | None) ->
         raise Failure(
             "approve needs the ids of waiting calls (`coordinator inbox` lists them), or --match RULE", ExitCode.USAGE
         )
-    if rule is not None:
-        _check_rule(rule)
-
-    def decide(conn: Connection) -> list[tuple[ApprovalRecord, bool]]:
-        found = _found(conn, ids) if ids else _covered(conn, str(rule))
-        given = [(record, _rule_for(conn, record, always, rule) if ids else None) for record in found]
-        return [approvals.answer(conn, record.id, approve=True, by=_who(), rule=added) for record, added in given]
-
-    return _tell(cli, cli.database.write(decide), "approved")
+    answers = cli.database.write(lambda conn: answering.approve(conn, ids, by=user(), always=always, rule=rule))
+    return _tell(cli, answers, "approved")
 
 
 @click.command("deny", help="Refuse waiting calls; the worker is told, and goes on without.")
@@ -106,63 +92,7 @@ def approve(cli: Context, ids: Sequence[str], always: bool, rule: str | None) ->
 @common_options
 @pass_cli
 def deny(cli: Context, ids: Sequence[str], why: str | None) -> int:
-    note = f"{_who()} said: {why}" if why else None
-
-    def decide(conn: Connection) -> list[tuple[ApprovalRecord, bool]]:
-        return [approvals.answer(conn, one.id, approve=False, by=_who(), note=note) for one in _found(conn, ids)]
-
-    return _tell(cli, cli.database.write(decide), "denied")
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name
-        return "user"
-
-
-def _found(conn: Connection, ids: Sequence[str]) -> list[ApprovalRecord]:
-    """Raises `NotFound`, `Ambiguous`."""
-    found = {record.id: record for id in ids for record in approvals.resolve(conn, id)}
-    return list(found.values())
-
-
-def _covered(conn: Connection, rule: str) -> list[ApprovalRecord]:
-    found = [record for record in approvals.waiting(conn) if _covers(conn, rule, record)]
-    if not found:
-        raise NotFound(f"nothing waits that {rule} covers")
-    return found
-
-
-def _rule_for(conn: Connection, record: ApprovalRecord, always: bool, rule: str | None) -> str | None:
-    """The rule to give with the answer. Raises `Failure` for one that would not even allow this call."""
-    if always and record.suggested_rule is None:
-        raise Failure(f"no rule can be suggested for {record.id}; --match RULE names one", ExitCode.USAGE)
-    given = record.suggested_rule if always else rule
-    if given is not None and not _covers(conn, given, record):
-        raise Failure(f"{given} does not cover {record.id}: {record.tool}", ExitCode.USAGE)
-    return given
-
-
-def _check_rule(text: str) -> None:
-    from worker_agent.tools.rules import Behavior, Rule, RuleError, Source
-
-    try:
-        Rule.parse(text, Source("--match"), Behavior.ALLOW)
-    except RuleError as error:
-        raise Failure(f"--match: {error}", ExitCode.USAGE) from None
-
-
-def _covers(conn: Connection, rule: str, record: ApprovalRecord) -> bool:
-    """Whether a run with this allow rule would let the call pass."""
-    from pathlib import Path
-
-    from coordinator.agents.asking import with_rules
-    from worker_agent.tools.permissions import Policy
-
-    cwd = Path(sessions.get(conn, record.session_id).cwd)
-    policy = with_rules(Policy(cwd=cwd, roots=(cwd,)), [rule])
-    return policy.explain(record.tool, record.input).behavior == "allow"
+    return _tell(cli, cli.database.write(lambda conn: answering.deny(conn, ids, by=user(), why=why)), "denied")
 
 
 def _tell(cli: Context, answers: Sequence[tuple[ApprovalRecord, bool]], done: str) -> int:
@@ -170,8 +100,7 @@ def _tell(cli: Context, answers: Sequence[tuple[ApprovalRecord, bool]], done: st
         if first:
             cli.console.line(f"{record.id} {done}")
         else:
-            by = f", by {record.answered_by}" if record.answered_by else ""
-            cli.console.error(f"{record.id} {WORDS[record.status]}{by}")
+            cli.console.error(answering.too_late(record))
     _say_if_nobody_drives(cli, {record.session_id for record, first in answers if first})
     return ExitCode.DONE if all(first for _, first in answers) else ExitCode.FAILED
 

@@ -15,17 +15,14 @@ from coordinator.cli.completing import complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import find_tasks
-from coordinator.views.exit_codes import ExitCode
+from coordinator.other_processes import sending
 from coordinator.views.shown import Owners
-from tasks import agents, outbox, registry, sessions
-from tasks.connection import Connection
-from tasks.errors import NotFound
+from tasks import sessions
 from tasks.records import SessionStatus, TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.config import secret_values
 from worker_agent.redaction import Redactor
 
-SENDER = "user"
 AGAIN = "The run before this one ended too early ({why}). Go on from where it stopped and finish the work you were given."
 
 
@@ -36,40 +33,10 @@ AGAIN = "The run before this one ended too early ({why}). Go on from where it st
 @pass_cli
 def send(cli: Context, to: str, message: Sequence[str]) -> None:
     text = sys.stdin.read() if message == ("-",) else " ".join(message)
-    if not text.strip():
-        raise Failure("the message is empty", ExitCode.USAGE)
     known = Redactor(secret_values())  # as in every other text: what is stored holds no secret
-    words, driven = cli.database.write(lambda conn: _send(cli, conn, to, known(text)))
-    cli.console.line(words)
-    _say_if_waiting(cli, driven)
-
-
-def _send(cli: Context, conn: Connection, to: str, text: str) -> tuple[str, str | None]:
-    """What became of it, and the session that nobody drives, if so."""
-    try:
-        agent, task = agents.resolve(conn, None, to)
-    except NotFound as unknown:
-        try:
-            session = sessions.resolve(conn, to)
-        except NotFound:
-            raise unknown from None
-        agent, task = agents.get(conn, session.id), None
-    undriven = agent.session_id if Owners(conn, cli.now()).gone(agent.session_id) else None
-    if task is not None and not task.reports:
-        raise Failure(f"{task.id} is a shell command: it reads no messages", ExitCode.USAGE)
-    if task is not None and task.status is TaskStatus.KILLED:
-        raise Failure(f"{task.id} was killed; a message does not revive it (`coordinator tasks retry` does)")
-    if task is None or task.is_live:
-        outbox.send(conn, session_id=agent.session_id, agent_id=agent.id, body=text, sender=SENDER)
-        return "queued", undriven
-    return f"continued {_continue(cli, conn, task, text).id}", undriven
-
-
-def _continue(cli: Context, conn: Connection, task: TaskRecord, prompt: str) -> TaskRecord:
-    """A new run on the conversation of an ended one; the session's owner takes it up."""
-    from coordinator.session.coordinator import follow_up
-
-    return registry.create(conn, follow_up(task, prompt, None, cli.paths))
+    sent = cli.database.write(lambda conn: sending.send(conn, to, known(text), paths=cli.paths, now=cli.now()))
+    cli.console.line(sent.words)
+    _say_if_waiting(cli, sent.undriven)
 
 
 @click.command("retry", help="Run the worker of failed or killed tasks again, on the same conversation. Prints the new ids.")
@@ -99,7 +66,7 @@ def _check_may_retry(cli: Context, task: TaskRecord) -> None:
 
 def _retry(cli: Context, task: TaskRecord) -> None:
     prompt = AGAIN.format(why=task.error or task.end_reason or task.status)
-    cli.console.line(cli.database.write(lambda conn: _continue(cli, conn, task, prompt)).id)
+    cli.console.line(cli.database.write(lambda conn: sending.go_on(conn, task, prompt, cli.paths)).id)
     undriven = cli.database.read(lambda conn: Owners(conn, cli.now()).gone(task.session_id))
     _say_if_waiting(cli, task.session_id if undriven else None)
 

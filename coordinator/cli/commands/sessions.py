@@ -18,8 +18,9 @@ from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
 from coordinator.cli.lookup import find_session, shown_sessions
 from coordinator.views.exit_codes import ExitCode
-from coordinator.views.shown import result_of, shown_tasks
+from coordinator.views.shown import session_detail
 from coordinator.views.terminal_text import one_line
+from coordinator.views.values import in_order
 from tasks import registry, sessions
 from tasks.records import SessionRecord, SessionStatus
 from tasks.registry import TaskFilter
@@ -79,10 +80,7 @@ def show(cli: Context, session_id: str, as_json: bool) -> None:
 
 
 def detail(cli: Context, session: SessionRecord) -> dict[str, Any]:
-    """One session as in `sessions show --json`: with its result and its tasks."""
-    (values,) = shown_sessions(cli, [session])
-    result = cli.database.read(lambda conn: result_of(conn, session))
-    return values | {"result": result, "tasks": tasks_of(cli, session.id)}
+    return session_detail(cli.database, session, cli.now())
 
 
 def show_session(cli: Context, session: SessionRecord) -> None:
@@ -95,12 +93,7 @@ def show_session(cli: Context, session: SessionRecord) -> None:
                 cli.console.styled(line)
     if tasks := values["tasks"]:
         cli.console.line()
-        cli.console.grid(render.task_grid(render.in_order(tasks)))
-
-
-def tasks_of(cli: Context, session_id: str) -> list[dict[str, Any]]:
-    wanted = TaskFilter(session_id=session_id, texts=False)
-    return cli.database.read(lambda conn: shown_tasks(conn, registry.list_tasks(conn, wanted), cli.now()))
+        cli.console.grid(render.task_grid(in_order(tasks)))
 
 
 @click.command(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import chain
 
 import click
 
@@ -12,13 +10,9 @@ from coordinator.cli import render
 from coordinator.cli.completing import complete_sessions, complete_tasks
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import find_any, find_session
-from coordinator.views.shown import Owners, Shown, shown_tasks, waiting_by_task
-from coordinator.views.values import task_json
-from tasks import registry
-from tasks.connection import Connection
+from coordinator.views.shown import Shown, listed_tasks, shown_tasks
 from tasks.records import TaskRecord
-from tasks.registry import TaskFilter
-from tasks.states import LIVE, TERMINAL, TaskStatus
+from tasks.states import TaskStatus
 
 STATUSES = (*(str(status) for status in TaskStatus), "interrupted")
 
@@ -36,8 +30,9 @@ def list_tasks(
     cli: Context, everything: bool, session: str | None, status: Sequence[str], limit: int | None, quiet: bool, as_json: bool
 ) -> None:
     within = find_session(cli, session).id if session else None
-    found = cli.database.read(lambda conn: _read(conn, cli.now(), within, everything or within is not None, status, limit))
-    rows = render.in_order(found)[:limit]
+    rows = cli.database.read(
+        lambda conn: listed_tasks(conn, cli.now(), session_id=within, everything=everything, statuses=status, limit=limit)
+    )
     if as_json:
         cli.console.json(rows)
     elif quiet:
@@ -46,26 +41,6 @@ def list_tasks(
         cli.console.grid(render.task_grid(rows))
     else:
         cli.console.note("no tasks")
-
-
-def _read(
-    conn: Connection, now: float, session_id: str | None, everything: bool, status: Sequence[str], limit: int | None
-) -> list[Shown]:
-    """The documented objects, at least those of a page of `limit`. `interrupted` is derived, so a filter by status looks at
-    what is shown."""
-    owners = Owners(conn, now)
-    wanted = TaskFilter(session_id=session_id, ended_sessions=everything, texts=False)
-    tasks = _page(conn, wanted, limit) if limit is not None and everything else registry.list_tasks(conn, wanted)
-    shown = (task for task in tasks if everything or not owners.forgotten(task.session_id))
-    waits = waiting_by_task(conn)
-    rows = [task_json(task, owners.status(task), now, waits.get(task.id)) for task in shown]
-    return [row for row in rows if not status or row["status"] in status]
-
-
-def _page(conn: Connection, wanted: TaskFilter, limit: int) -> list[TaskRecord]:
-    """What lives, and of each way to end the newest: a page holds no more of them, whatever it is filtered by."""
-    ended = [registry.newest(conn, replace(wanted, statuses=(state,)), limit) for state in sorted(TERMINAL)]
-    return [*registry.list_tasks(conn, replace(wanted, statuses=sorted(LIVE))), *chain.from_iterable(ended)]
 
 
 @click.command("show", help="Show tasks with prompt, result, worktree and last activities; or sessions.")
