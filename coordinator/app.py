@@ -16,7 +16,6 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +66,6 @@ from worker_agent.config import (
     tool_environment,
     variable,
 )
-from worker_agent.context.injected import memory_files
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import HookRunner, HookSession
@@ -451,7 +449,6 @@ async def _compose(
     notes = memory_directory.resolve()
     linked_out = not (options.trusted or notes.is_relative_to(repository_root(cwd)))
     memory = MemoryIndex(notes, paths.memory_index) if notes.is_dir() and not linked_out else None
-    instructions = await asyncio.to_thread(partial(memory_files, cwd, home, trusted=options.trusted))
     coordinator = Coordinator(
         store=store,
         agents=agents,
@@ -535,6 +532,7 @@ async def _compose(
     processes = Processes(store, store.session_id)
     history = engines.history(store.session_id)
     engine, budget = await engines.coordinator(registry, inbox, history, processes)
+    instructions = await asyncio.to_thread(engines.instructions(cwd).left_out)
     agent_tool.is_full = lambda: engine.context.is_nearly_full
     return Session(
         options=options,
@@ -563,7 +561,7 @@ async def _compose(
                     *(map(str, ground.servers.problems)),
                     *ground.servers.held_back,
                     *ground.plugins.problems,
-                    *(line for file in instructions for line in file.left_out),
+                    *instructions,
                     f"{memory_directory} is left out: it is a link out of the project" if linked_out else None,
                     sandbox.notice,
                 ),

@@ -1,10 +1,12 @@
-"""News between turns, beside the inbox: memory that may matter, skills found, files that changed, a new day.
+"""News between turns, beside the inbox: instructions beside files just read, memory that may matter, skills found, files
+that changed, a new day.
 
 Rules of this file:
 
 1. Nothing waits. `begin` starts the prefetches while the model talks, `take` gives what is ready; what is late comes a
    turn later. At most one search and one discovery run at a time, and `close` ends and awaits them.
-2. The order is fixed: memory files → skills → changed files → the date → what `news` has to tell. Nothing found is no message.
+2. The order is fixed: instructions → memory files → skills → changed files → the date → what `news` has to tell. Nothing
+   found is no message. Instructions come with the very turn in which a file was read: a few small files, looked up at once.
 3. Work is bounded and does not grow with the conversation: only messages that are new since the last `begin` are looked
    at (all of them once after a compaction, when they are few), and only the files last touched.
 4. What this conversation was told stands in the `data` of the messages that told it. So a resumed agent is not told
@@ -53,6 +55,7 @@ LINE_CAP = 300  # characters of a line shown
 MEMORY_LIMIT = 5  # files told at once
 MEMORY_TOTAL = 20  # files told in one conversation
 SKILLS_LIMIT = 10  # told at once
+INSTRUCTIONS_CAP = 40_000  # characters of one file of instructions
 QUERY_PROMPT = 4_000  # characters of the prompt in a search
 RECENT = 40  # messages whose tool calls are looked at, and inputs of a search
 QUERY_INPUTS = 2_000  # characters of recent tool inputs
@@ -92,6 +95,19 @@ class Found(Protocol):
     def entry(self) -> str: ...
 
 
+class Instruction(Protocol):
+    @property
+    def path(self) -> Path: ...
+    @property
+    def text(self) -> str: ...
+
+
+class Instructions(Protocol):
+    def near(self, paths: Iterable[Path]) -> Sequence[Instruction]:
+        """What is to be known by who works on these files."""
+        ...
+
+
 class Skills(Protocol):
     def near(self, paths: Iterable[Path]) -> Sequence[Found]:
         """Called in a thread."""
@@ -102,26 +118,28 @@ class Attachments:
     """The news of one agent; satisfies the loop's port. `read_files` is the agent's own, `started` when its system
     prompt was made (seconds since the epoch; None: with the first message). `facts` are what is known of a
     tool by its name. `on_failure` hears of a prefetch that raised; that one is then off for good, and the agent goes on
-    without. `news` gives what else is to be told, once."""
+    without. `news` gives what else is to be told, once. `instructions` are those of directories in which files are read."""
 
     def __init__(
         self, *, cwd: Path, read_files: dict[Path, Any], memory: Memory | None = None, skills: Skills | None = None,
         clock: Clock | None = None, started: float | None = None, redact: Callable[[str], str] = lambda text: text,
         facts: Callable[[str], Facts] = tool_facts.of, on_failure: Callable[[BaseException], None] = lambda error: None,
-        news: Callable[[], str | None] = lambda: None,
+        news: Callable[[], str | None] = lambda: None, instructions: Instructions | None = None,
     ) -> None:  # fmt: skip
         self._cwd = cwd
         self._facts = facts
         self._clock = clock or SystemClock()
         self._redact, self._news = redact, news
-        self._memory, self._skills = memory, skills
+        self._memory, self._skills, self._instructions = memory, skills, instructions
         self._read_files = read_files
+        self._instructed = 0  # of read_files that were looked at for instructions
         self._watch = Watch(read_files, on_failure)
         self._started = started
         self._day: date | None = None
         self._last_id: str | None = None
         self._told_memory: set[Path] = set()
         self._told_skills: set[str] = set()
+        self._told_instructions: set[Path] = set()
         self._prompt, self._asked = "", ""
         self._inputs: deque[str] = deque(maxlen=RECENT)
         self._touched: dict[Path, None] = {}
@@ -146,7 +164,8 @@ class Attachments:
         """What is ready now. Never waits."""
         more = self._news()
         told = self._message(more, "news") if more else None
-        news = (self._memory_news(), self._skill_news(), self._file_news(), self._date_news(), told)
+        first = (self._instruction_news(), self._memory_news(), self._skill_news())
+        news = (*first, self._file_news(), self._date_news(), told)
         return [message for message in news if message is not None]
 
     async def close(self) -> None:
@@ -183,6 +202,8 @@ class Attachments:
         else:
             self._told_memory.clear()
             self._told_skills.clear()
+            self._told_instructions.clear()
+            self._instructed = 0
             self._day = _day(self._started or 0.0)
         new.reverse()
         return new
@@ -212,10 +233,27 @@ class Attachments:
                 self._told_memory |= set(map(Path, message.data.get("files", ())))
             case "skills":
                 self._told_skills |= set(message.data.get("names", ()))
+            case "instructions":
+                self._told_instructions |= set(map(Path, message.data.get("files", ())))
             case "date":
                 self._day = date.fromisoformat(message.data["date"])
 
-    # ── memory and skills ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── instructions, memory and skills ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _instruction_news(self) -> Message | None:
+        new = max(0, len(self._read_files) - self._instructed)
+        self._instructed = len(self._read_files)
+        if self._instructions is None or not new:
+            return None
+        paths = list(islice(reversed(self._read_files), new))[::-1]
+        found = [file for file in self._instructions.near(paths) if file.path not in self._told_instructions and file.text]
+        if not found:
+            return None
+        self._told_instructions |= {file.path for file in found}
+        parts = [f"Contents of {self._shown(file.path)}:\n\n{file.text[:INSTRUCTIONS_CAP]}" for file in found]
+        head = "Instructions of the project for files you have just read; follow them where you work on these:"
+        files = [m.clean(str(file.path)) for file in found]
+        return self._message("\n\n".join([head, *parts]), "instructions", files=files)
 
     def _begin_search(self, memory: Memory) -> None:
         query = f"{self._prompt}\n{' '.join(self._inputs)[:QUERY_INPUTS]}"

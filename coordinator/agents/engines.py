@@ -38,7 +38,8 @@ from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
 from worker_agent.attachments import Attachments
 from worker_agent.config import Settings, tool_environment
-from worker_agent.context.injected import memory_files, system_context, user_context
+from worker_agent.context.injected import system_context, user_context
+from worker_agent.context.instructions import Instructions
 from worker_agent.errors import ConfigError
 from worker_agent.events import PermissionDenial
 from worker_agent.hooks import HookConfig, HookRunner
@@ -92,6 +93,7 @@ class EngineFactory:
     _registries: dict[object, ToolRegistry] = field(default_factory=dict)
     _given: dict[str, ToolRegistry] = field(default_factory=dict)  # by agent, where servers may offer something else later
     _contexts: dict[Path, tuple[str, str | None]] = field(default_factory=dict)
+    _instructions: dict[Path, Instructions] = field(default_factory=dict)  # by working directory
 
     # ── what a run of a worker needs ───────────────────────────────────────────────────────────────────────────────
 
@@ -247,6 +249,7 @@ class EngineFactory:
                 clock=self.store.clock,
                 started=surroundings["at"],
                 redact=self.redact,
+                instructions=self.instructions(tool_context.cwd),
                 news=self.mcp.news(registry, hooks.session.agent_type or "") if self.mcp else lambda: None,
             ),
             stop_hooks=hooks,
@@ -280,11 +283,17 @@ class EngineFactory:
 
     async def _read_contexts(self, cwd: Path) -> tuple[str, str | None]:
         now = self.store.clock.now()
-        files = await asyncio.to_thread(partial(memory_files, cwd, Path.home(), trusted=self.options.trusted))
+        files = await asyncio.to_thread(self.instructions(cwd).at_start)
         memory = user_context(files, now)
         scratch = f"Scratchpad, shared by all agents of this session: {self.paths.scratch(self.store.session_id)}"
         system = await system_context(cwd, now, scratch, trusted=self.options.trusted)
         return self.redact(system), self.redact(memory.text) if memory else None
+
+    def instructions(self, cwd: Path) -> Instructions:
+        """Those that hold for agents in `cwd`."""
+        if cwd not in self._instructions:
+            self._instructions[cwd] = Instructions(cwd, Path.home(), trusted=self.options.trusted)
+        return self._instructions[cwd]
 
     def _tool_context(
         self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes, hooks: HookRunner

@@ -22,7 +22,7 @@ from tasks import sessions
 from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
 from tests.support.fake_api import FakeAPI
-from worker_agent.context.injected import memory_files
+from worker_agent.context.instructions import memory_files
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.trust import NOTHING, TrustStore
 

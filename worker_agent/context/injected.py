@@ -2,46 +2,22 @@
 
 *System context* (date, working directory, git state, platform) is the last block of the system prompt. *User context*
 (project memory: CLAUDE.md, AGENTS.md) is one meta user message in front of the conversation, added at the moment of the
-call only. What changes later is appended as news, never put in here.
-
-Memory files: the managed one, the user's, then from the root of the file system down to the working directory each
-`CLAUDE.md` (or `.claude/CLAUDE.md`), `CLAUDE.local.md` and `AGENTS.md`. Of a directory's `CLAUDE.md` and `AGENTS.md` one
-is dropped when it is a link to, an import of, or the same bytes as the other. `@path` imports are followed four hops,
-not inside code and not out of the directory of the file that asks (the user's own files may import from home). Of a project
-that nobody trusts a file that is a link out of its repository is left out, and the model is told so: it may show what no
-repository holds. What is left out is told to the person, too. Only the beginning of a regular file is ever read.
+call only. What changes later is appended as news, never put in here. Which files count says `instructions.py`.
 """
 
 from __future__ import annotations
 
 import platform
-import re
-import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from worker_agent import disk
 from worker_agent import messages as m
+from worker_agent.context.instructions import MemoryFile
 from worker_agent.git import NOT_INTO, place_of, read_branch, run_git
 from worker_agent.messages import Message, clean
 
-MAX_FILE = 200_000  # characters of one memory file
-MAX_HOPS = 4
 GIT_TIMEOUT = 5.0
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_CODE = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]*`)", re.DOTALL)
-_IMPORT = re.compile(r"(?<![\w@])@((?:~/|\.{1,2}/|/)?[\w][\w./~-]*)")
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFile:
-    """`left_out` says, a line each, what of it or of its imports was not read."""
-
-    path: Path
-    text: str
-    left_out: tuple[str, ...] = ()
 
 
 async def system_context(cwd: Path, now: float, *more: str, trusted: bool) -> str:
@@ -105,94 +81,3 @@ def user_context(files: Iterable[MemoryFile], now: float) -> Message | None:
         + f"\n\nToday is {today}.\n</system-reminder>"
     )
     return m.user(text, kind="meta", meta=True, id="user-context", at=now)
-
-
-def memory_files(
-    cwd: Path, home: Path, managed: Path = Path("/etc/claude-code/CLAUDE.md"), *, trusted: bool = False
-) -> list[MemoryFile]:
-    """Every memory file that counts for `cwd`, widest first, imports in place. Files that cannot be read are left out;
-    links out of the project are followed only where it is `trusted`."""
-    found: list[MemoryFile] = []
-    for path in (managed, home / ".claude" / "CLAUDE.md"):
-        found += _read(path, path.parent if path == managed else home)
-    for directory in [*reversed(cwd.parents), cwd]:
-        found += [file for file in _of_directory(directory, trusted) if file.path != home / ".claude" / "CLAUDE.md"]
-    return found
-
-
-def _of_directory(directory: Path, trusted: bool) -> Iterator[MemoryFile]:
-    top = next((level for level in (directory, *directory.parents) if (level / ".git").exists()), directory)
-    inside = None if trusted else top
-    claude = next((p for p in (directory / "CLAUDE.md", directory / ".claude" / "CLAUDE.md") if p.is_file()), None)
-    agents = directory / "AGENTS.md"
-    yield from _read(claude, directory, inside) if claude else []
-    if not _says_the_same(claude, agents, inside):
-        yield from _read(agents, directory, inside)
-    yield from _read(directory / "CLAUDE.local.md", directory, inside)
-
-
-def _says_the_same(claude: Path | None, agents: Path, inside: Path | None) -> bool:
-    if claude is None:
-        return False
-    try:
-        text = disk.read_beginning(claude, limit=MAX_FILE, inside=inside)
-        same = claude.resolve() == agents.resolve() or text == disk.read_beginning(agents, limit=MAX_FILE, inside=inside)
-        return same or b"@AGENTS.md" in text or b"@./AGENTS.md" in text
-    except OSError:
-        return False
-
-
-def _read(path: Path, root: Path, inside: Path | None = None) -> list[MemoryFile]:
-    try:
-        data = disk.read_beginning(path, limit=MAX_FILE, inside=inside)
-    except disk.Outside:
-        return [
-            MemoryFile(path, "(left out: a link to a file outside the project)", (f"{path} is left out: it is a link out",))
-        ]
-    except disk.NotRegular as error:
-        return [] if stat.S_ISDIR(error.mode) else [MemoryFile(path, "", (f"{path} is left out: it {error.strerror}",))]
-    except OSError:
-        return []
-    left_out: list[str] = []
-    text = _expand(_COMMENT.sub("", _text(data)), path.parent, _Imports(root, (path,), left_out)).strip()
-    return [MemoryFile(path, text, tuple(left_out))] if text or left_out else []
-
-
-def _text(data: bytes) -> str:
-    return clean(data.decode("utf-8-sig", "replace"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Imports:
-    """Where imports may lead, the files that ask for one another, and what was not read so far."""
-
-    root: Path
-    chain: tuple[Path, ...]
-    left_out: list[str]
-
-
-def _expand(text: str, directory: Path, imports: _Imports) -> str:
-    """`text` with its `@path` imports in place, code left as it is."""
-
-    def imported(match: re.Match[str]) -> str:
-        return _import(match, directory, imports)
-
-    pieces = _CODE.split(text)
-    return "".join(piece if index % 2 else _IMPORT.sub(imported, piece) for index, piece in enumerate(pieces))
-
-
-def _import(match: re.Match[str], directory: Path, imports: _Imports) -> str:
-    named = match[1].rstrip(".")
-    try:
-        path = Path(named).expanduser() if named.startswith("~/") else directory / named
-        real = path.resolve()
-        if len(imports.chain) > MAX_HOPS or real in {p.resolve() for p in imports.chain}:
-            return match[0]
-        text = _text(disk.read_beginning(path, limit=MAX_FILE, inside=imports.root))
-    except disk.Outside:
-        if path.exists():  # else it is prose, such as a name
-            imports.left_out.append(f"{imports.chain[-1]}: the import @{named} is left out: it leads out of {imports.root}")
-        return match[0]
-    except (OSError, RuntimeError):  # a ring of links, a home that is not known
-        return match[0]
-    return _expand(_COMMENT.sub("", text), real.parent, replace(imports, chain=(*imports.chain, real))).strip()

@@ -4,7 +4,8 @@ import asyncio
 import subprocess
 
 from tests.support.hostile import hostile
-from worker_agent.context.injected import memory_files, system_context, user_context
+from worker_agent.context.injected import system_context, user_context
+from worker_agent.context.instructions import memory_files
 
 
 def shown(cwd, home):
