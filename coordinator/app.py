@@ -173,7 +173,7 @@ async def enter(
     limiter = Limiter(clock, random.Random())
     client = make_client(options, settings, clock, limiter)
     stack.push_async_callback(client.close)
-    ground = _stand_on(options, settings, Path(record.cwd), record.id, client)
+    ground = _stand_on(options, settings, options.cwd, record.id, client)
     watchers: list[ForeignChanges] = []
 
     def changed() -> None:
@@ -184,7 +184,7 @@ async def enter(
     stack.callback(store.writer.close)
     set_subreaper()
     session = await _compose(
-        options, settings, ground, store, record, observer, client, limiter, None, stack, reacting=reacting
+        options, settings, ground, store, record, observer, client, limiter, None, stack, reacting=reacting, is_guest=True
     )
     watchers.append(session.foreign)
     session.foreign.notify()  # what happened before anybody listened
@@ -226,6 +226,8 @@ async def _open(
     session_id = earlier.id if earlier and goes_on else options.session_id or new_session_id()
     ground = _stand_on(options, settings, Path(earlier.cwd) if earlier else options.cwd.absolute(), session_id, client)
     engine = await _engine(options, database, stack)
+    if engine is not None:
+        options = await _with_workspace(options, earlier, ground, session_id, observer)
     options = replace(options, prompt=ground.redact(options.prompt) if options.prompt else options.prompt)
     record = database.write(lambda conn: choose_session(conn, options, settings.model, earlier, session_id))
     watchers: list[ForeignChanges] = []
@@ -272,8 +274,26 @@ async def _engine(options: RunOptions, database: Database, stack: AsyncExitStack
     return engine
 
 
+async def _with_workspace(
+    options: RunOptions, earlier: SessionRecord | None, ground: Ground, session_id: str, observer: Observer
+) -> RunOptions:
+    """How nodes have the project: as it was decided for the session, or decided now. Raises `ConfigError`."""
+    from coordinator.cluster import carried, workspace
+
+    known = earlier.options if earlier is not None else {}
+    if (kind := known.get("workspace")) is not None:
+        if options.workspace not in (None, kind):
+            raise ConfigError(f"the workspace of this session is {kind}, and stays it")
+        return replace(options, workspace=kind, remote=known.get("remote"), base=known.get("base"))
+    options, news = await workspace.prepared(options, ground.cwd, ground.paths, session_id)
+    for line in news:
+        observer(Observed(session_id, None, Notice(NoticeKind.CONFIG, ground.redact(line))))
+    return replace(options, carried=carried.of(ground.policy, ground.files.rules, options.trust, ground.cwd))
+
+
 def _keep_fences(conn: Any, record: SessionRecord, options: RunOptions) -> None:
-    if (fenced := options.fenced(record.options)) != record.options:
+    where = {name: value for name in ("workspace", "remote", "base") if (value := getattr(options, name)) is not None}
+    if (fenced := options.fenced(record.options) | where) != record.options:
         sessions.update_details(conn, record.id, options=fenced)
 
 
@@ -397,8 +417,10 @@ async def _compose(
     *,
     engine_of_cluster: Engine | None = None,
     reacting: Callable[[Reactions], Reactions] = lambda reactions: reactions,
+    is_guest: bool = False,
 ) -> Session:
-    """`engine_of_cluster` carries workers to nodes; `reacting` changes what is done about other processes' doings."""
+    """`engine_of_cluster` carries workers to nodes; on one of these it `is_guest`, and `reacting` changes what is done about
+    other processes' doings."""
     cwd, paths, agents, files, policy, sandbox = (
         ground.cwd,
         ground.paths,
@@ -490,6 +512,13 @@ async def _compose(
         deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
     )
     worktrees = Worktrees(paths.worktrees(store.session_id))
+    copies, begin = None, None
+    if options.workspace == "git" and (is_guest or engine_of_cluster is not None):
+        from coordinator.cluster.workspace import Copies, Starts, remote_of
+
+        remote = remote_of(options, store.session_id, paths)
+        copies = Copies(store, paths, remote, engines.may_change) if is_guest else None
+        begin = Starts(store, cwd, remote).begin
     workers = LocalBackend(
         slots,
         lambda task_id: WorkerRun(
@@ -500,6 +529,7 @@ async def _compose(
             observer=observer,
             end_shells=shells.end_of,
             on_recorded=coordinator.ended,
+            copies=copies,
         ),
         coordinator.ended,
     )
@@ -507,7 +537,7 @@ async def _compose(
     if engine_of_cluster is not None:
         from coordinator.cluster.backend import ClusterBackend, OwnCommands
 
-        far = ClusterBackend(store, engine_of_cluster, coordinator.ended)
+        far = ClusterBackend(store, engine_of_cluster, coordinator.ended, begin)
         kinds = {TaskType.LOCAL_AGENT: far, TaskType.LOCAL_BASH: OwnCommands(commands, store)}
     backend = ByKind(
         kinds,

@@ -65,6 +65,12 @@ class RunOptions:
     turn_target: int | None = None  # output tokens that a prompt is to be worked on for, where it names no target itself
     max_workers: int = 8
     backend: str = "local"  # or cluster: workers run where a node takes them
+    workspace: str | None = None  # with cluster, how nodes have the project: shared, git; None: git where it is a repository
+    remote: str | None = None  # the repository that machines share, with git; None: one is made
+    base: str | None = None  # the commit that nodes stand on, once it is known
+    carried: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what of this machine's files holds on nodes (`cluster/carried.py`)
     timeout: float | None = None
     approval_timeout: float | None = None  # seconds until a call that waits for a person is denied
     wait_approvals: bool = False  # where nobody is at a terminal calls wait to be answered from elsewhere
@@ -107,6 +113,10 @@ class RunOptions:
             "disallowed_tools",
             "max_workers",
             "backend",
+            "workspace",
+            "remote",
+            "base",
+            "carried",
             "use_coordinator",
             "offline",
             "plan_only",

@@ -71,6 +71,19 @@ class Paths:
     def worktrees(self, session_id: str) -> Path:
         return self.home / "worktrees" / session_id
 
+    @property
+    def remotes(self) -> Path:
+        """Bare repositories that this program made for sessions without a remote of their own."""
+        return self.home / "remotes"
+
+    def workspace(self, session_id: str) -> Path:
+        """What this machine has of a session whose workspace is a repository."""
+        return self.home / "workspaces" / session_id
+
+    def transfers(self, session_id: str) -> Path:
+        """The repository of ours that commits of a session go through."""
+        return self.workspace(session_id) / "transfers"
+
     def prepare(self, session_id: str) -> None:
         """Make the directories every session needs, readable by their owner only."""
         for path in (self.spill(session_id), self.scratch(session_id), self.transcripts(session_id)):

@@ -375,6 +375,10 @@ class EngineFactory:
         text = "Interrupted before the worker was created: it does not exist. Call again if it is still wanted."
         return tool_result_block(call["id"], text, is_error=True)
 
+    def may_change(self, name: str, input: Mapping[str, Any]) -> bool:
+        """Whether a call of a tool can have an effect."""
+        return not self._is_read_only(name, dict(input))
+
     def _is_read_only(self, name: str, input: Block) -> bool:
         tool = self.tools.get(name)
         return tool is not None and tool.is_read_only(input)

@@ -30,7 +30,7 @@ from tasks.records import SessionRecord
 LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config", "plugin_dirs"})
 KEPT = (
     "permission_mode", "plan_only", "allowed_tools", "disallowed_tools", "add_dirs", "settings", "sandbox", "verify",
-    "max_budget_usd", "token_budget", "system_prompt", "append_system_prompt", "model", "max_workers", "backend", "turn_target",
+    "max_budget_usd", "token_budget", "system_prompt", "append_system_prompt", "model", "max_workers", "backend", "workspace", "remote", "turn_target",
     "use_coordinator", "offline", "wait_approvals", "approval_timeout", "max_turns", "timeout", "json_schema", "worker_model", "fallback_model",
     "mcp_config", "strict_mcp_config", "plugin_dirs",
 )  # fmt: skip

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from coordinator.cluster.engine import Engine
 from coordinator.other_processes.foreign import UNWOUND
 from coordinator.runs.backends.base import Backend
 from coordinator.store import Store
 from tasks import events, nodes, registry
+from tasks.records import Ended, TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.causes import Cause
+from worker_agent.errors import ConfigError
 
 STOP_BOUND = 8.0  # seconds for a node to say that nothing runs any more
 LOOK = 0.05  # seconds between looks for that
@@ -25,7 +27,15 @@ LOOK = 0.05  # seconds between looks for that
 class ClusterBackend:
     """Belongs to one event loop. `on_end` is called with a task's id when nothing of it runs any more."""
 
-    def __init__(self, store: Store, engine: Engine, on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        on_end: Callable[[str], None],
+        begin: Callable[[TaskRecord], Awaitable[None]] | None = None,
+    ) -> None:
+        """`begin` prepares what a node needs to run a task, before it is offered; it raises `ConfigError`."""
+        self._begin = begin
         self._store = store
         self._engine = engine
         self._on_end = on_end
@@ -36,10 +46,29 @@ class ClusterBackend:
         if self._closed or task_id in self._offered:
             return
         self._offered[task_id] = None
-        tags = tuple(self._store.read(lambda conn: registry.get(conn, task_id)).tags or ())
+        task = self._store.read(lambda conn: registry.get(conn, task_id))
+        if not await self._is_begun(task):
+            return
+        tags = tuple(task.tags or ())
         wanted = "waits for a node" + (f" with {', '.join(sorted(tags))}" if tags else "")
         await self._store.write(lambda conn: registry.say_waiting(conn, task_id, wanted))
         await self._engine.offer(task_id, tags)
+
+    async def _is_begun(self, task: TaskRecord) -> bool:
+        """False: it cannot be, and the task has failed with the reason."""
+        try:
+            if self._begin is not None:
+                await self._begin(task)
+            return True
+        except ConfigError as error:
+            end = Ended(
+                status=TaskStatus.FAILED, result="", end_reason="error", error=str(error),
+                error_class=type(error).__name__, retryable=True,
+            )  # fmt: skip
+            await self._store.write(lambda conn: registry.finish(conn, task.id, task.attempt, end, notify=task.background))
+            self._offered.pop(task.id, None)
+            self._on_end(task.id)
+            return False
 
     def nudge(self, task_id: str) -> None:
         """The node hears of it as of every commit."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from coordinator.runs.worktrees import top_of
 from worker_agent.errors import AgentError, ConfigError
-from worker_agent.git import NONE, NOT_INTO, Done, Place, filtered, git_now, left_out, place_of, settings_of
+from worker_agent.git import NONE, NOT_INTO, Done, Place, filtered, git_now, left_out, place_of, quoted, settings_of
 
 SIGN_TIMEOUT = 30.0  # seconds for a step that signs: a person at a terminal answers within it
 MAX_PATCH = 1024 * 1024 * 1024  # bytes
@@ -47,6 +47,16 @@ class Change:
     """A task's worktree `tree` on `branch`, and the tree `main` that it was made from."""
 
     tree: Path
+    main: Path
+    branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A task's `branch` as it was fetched: it is `commit`, whose objects lie in `objects`; `main` is the tree that it was made from."""
+
+    commit: str
+    objects: Path
     main: Path
     branch: str
 
@@ -84,6 +94,37 @@ def patch(change: Change, *, stat: bool = False) -> tuple[bytes, tuple[str, ...]
     return shown.out, _missing(tree, (), names)
 
 
+def pushed_of(commit: str, objects: Path, cwd: Path, branch: str) -> Pushed:
+    """What was pushed, for the repository around `cwd`. Raises `Refused`."""
+    try:
+        return Pushed(commit, objects, asyncio.run(top_of(cwd)), branch)
+    except ConfigError as error:
+        raise Refused(str(error)) from None
+
+
+def patch_pushed(pushed: Pushed, *, stat: bool = False) -> bytes:
+    """As `patch`, of what was pushed."""
+    main, variables = pushed.main, {"GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(pushed.objects)}
+    base = _git(main, "merge-base", "HEAD", pushed.commit, variables=variables).text
+    return _git(main, *(_STAT if stat else _PATCH), base, pushed.commit, "--", settings=_FORM, variables=variables).out
+
+
+def take_over_pushed(pushed: Pushed, *, sign: bool = True) -> Taken:
+    """Take what was pushed into the main repository, as its branch, and merge that as `take_over` does."""
+    main = pushed.main
+    before = _state(main)
+    if before[1]:
+        raise Refused(f"{main} has changes that are not committed; commit or stash them first{_only_filtered(main)}")
+    signing = _signing(main) if sign else None
+    variables = {"GIT_ALLOW_PROTOCOL": "file"}
+    source = str(pushed.objects.parent.parent)
+    _git(main, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", source, pushed.commit, variables=variables)
+    _git(main, "update-ref", f"refs/heads/{pushed.branch}", pushed.commit)
+    said = _merge(main, pushed.branch, signing, before)
+    names = _git(main, "diff-tree", "-r", "--name-only", "-z", before[0], "HEAD").names
+    return Taken(said, _missing(main, HOOKS, names))
+
+
 def take_over(change: Change, message: str, *, sign: bool = True) -> Taken:
     """Commit what is not committed in the worktree, with `message`, and merge its branch into what is checked out in the
     main tree. `sign`: sign where the settings ask for it."""
@@ -110,7 +151,7 @@ def _apart(place: Place) -> Iterator[dict[str, str]]:
         yield {
             "GIT_INDEX_FILE": str(_copied_index(place, Path(made))),
             "GIT_OBJECT_DIRECTORY": str(objects),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(place.common / "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(place.common / "objects"),
         }
 
 
@@ -119,12 +160,6 @@ def _copied_index(place: Place, directory: Path) -> Path:
     if (place.git / "index").is_file():
         shutil.copy2(place.git / "index", copy)  # with its time: by it git knows which files it must look into
     return copy
-
-
-def _quoted(path: Path) -> str:
-    """As it stands in a list of paths with colons between them."""
-    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _tree_as_it_stands(tree: Path, variables: Mapping[str, str]) -> str:

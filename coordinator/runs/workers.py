@@ -35,7 +35,7 @@ from tasks.states import TaskStatus
 from worker_agent.causes import Cause
 from worker_agent.context.injected import news
 from worker_agent.errors import AgentError
-from worker_agent.events import Event, ModelCalled, Result
+from worker_agent.events import Event, MessageAdded, ModelCalled, Result
 from worker_agent.hooks import HookRunner
 from worker_agent.messages import Message, Usage, user
 from worker_agent.session.engine import Limits, QueryEngine
@@ -85,6 +85,34 @@ class Engines(Protocol):
     def price(self, model: str, usage: Usage) -> float | None: ...
 
 
+class Copy(Protocol):
+    """A worker's own copy of the project, whose work goes to a repository that machines share."""
+
+    path: Path
+    branch: str
+    left_out: tuple[str, ...]
+
+    async def keep(self, message_id: str | None = None) -> None:
+        """At a turn's end, of which `message_id` is stored."""
+        ...
+
+    async def leave(self) -> None:
+        """The run is given back: what is there now goes to that repository."""
+        ...
+
+    async def deliver(self, message: str) -> tuple[str, ...]:
+        """At the end, with `message` for what is not committed; what is to be said of it."""
+        ...
+
+    async def remove(self) -> None:
+        """After the end is stored."""
+        ...
+
+
+class Copies(Protocol):
+    async def open(self, task: TaskRecord) -> Copy: ...
+
+
 class WorkerRun:
     """One attempt at one task. Belongs to one event loop."""
 
@@ -98,7 +126,11 @@ class WorkerRun:
         observer: Observer,
         end_shells: Callable[[str], Awaitable[list[str]]],
         on_recorded: Callable[[str], None],
+        copies: Copies | None = None,
     ) -> None:
+        """With `copies` it works in one of these, whatever isolation its task asks for."""
+        self._copies = copies
+        self._copy: Copy | None = None
         self._task_id = task_id
         self._store = store
         self._engines = engines
@@ -119,6 +151,7 @@ class WorkerRun:
         self._hooks: HookRunner  # from the preparation on
         self._objections = 0
         self._stopping: Cause | None = None
+        self._leaves = False  # at the end of the turn that runs
         self._close: Callable[[], None] = lambda: None
 
     # ── from outside ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,6 +161,10 @@ class WorkerRun:
             self._stopping = cause
             if self._engine is not None:
                 self._engine.interrupt(cause)
+
+    def leave(self) -> None:
+        """Stop as by `TERMINATED`, at the end of the turn that runs; an answer that is the last one is its end."""
+        self._leaves = True
 
     def nudge(self) -> None:
         if self._inbox is not None:
@@ -231,13 +268,18 @@ class WorkerRun:
         task, now = self._task, self._store.clock.now()
         verdict = await self._hooks.subagent_start(task.definition or "worker", task.agent_id)
         changed = news(history.surroundings["system"], cwd, now) if history.surroundings else None
-        missing = f"[{_left_out(self._tree)}]" if self._tree and self._tree.left_out else None
+        own = self._tree or self._copy
+        missing = f"[{_left_out(own)}]" if own and own.left_out else None
         text = "\n\n".join((task.prompt, *verdict.context, *filter(None, [changed, missing])))
         return user(text, data={"task_id": task.id}, at=now)
 
     async def _working_directory(self) -> Path:
         """Where the worker works: the task's directory, or a worktree of its own, made on the first attempt."""
         task = self._task
+        if self._copies is not None:
+            self._copy = copy = await self._copies.open(task)
+            self._task = replace(task, worktree=str(copy.path), branch=copy.branch)
+            return copy.path
         if task.worktree and Path(task.worktree).is_dir():
             return Path(task.worktree)
         if task.isolation != "worktree":
@@ -295,8 +337,17 @@ class WorkerRun:
         async for event in self._engine.submit_message(prompt, self._limits):
             result = event if isinstance(event, Result) else None
             self._take(event)
+            if isinstance(event, MessageAdded) and event.message.kind == "tool_results":
+                await self._at_turn_end(event.message)
         assert result is not None
         return outcome.ended(result)
+
+    async def _at_turn_end(self, results: Message) -> None:
+        """The next call of the model has not begun."""
+        if self._copy is not None and self._stopping is None:
+            await self._copy.keep(results.id)
+        if self._leaves:
+            self.stop(Cause.TERMINATED)
 
     # ── what is told ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -338,6 +389,8 @@ class WorkerRun:
         self._tell_progress()
         if end is None:
             await self._end_shells(self._task_id)
+            if self._copy is not None and self._stopping in (None, Cause.KILLED, Cause.TERMINATED):
+                await self._copy.leave()
             if self._stopping is Cause.KILLED:
                 await self._store.write(lambda conn: registry.attach_partial(conn, self._task_id, self._partial()))
                 await self._tell_end()
@@ -351,6 +404,8 @@ class WorkerRun:
             if self._tree is not None and not self._tree.path.exists():
                 self._hold(await self._working_directory())  # it was clean, so a new one is the same
             return False
+        if self._copy is not None:
+            await self._copy.remove()
         await self._tell_end()
         await self._hooks_on_end(end)
         return True
@@ -365,6 +420,8 @@ class WorkerRun:
             notes.append(f"the worktree {self._tree.path} {what}")
             if self._tree.left_out:
                 notes.append(_left_out(self._tree))
+        if self._copy is not None:
+            notes += await self._copy.deliver(f"{' '.join(self._task.description.split())[:60]} ({self._task_id})")
         if not notes:
             return end
         return replace(end, result=f"{end.result or ''}\n\n" + "\n".join(f"[{note}]" for note in notes))
@@ -392,7 +449,7 @@ class WorkerRun:
         self._observe(TaskChanged(self._store.read(lambda conn: registry.get(conn, self._task_id))))
 
 
-def _left_out(tree: Worktree) -> str:
+def _left_out(tree: Worktree | Copy) -> str:
     return f"the worktree was made without what the repository would have run: {', '.join(tree.left_out)}"
 
 

@@ -187,6 +187,8 @@ CONTINUED: dict[str, list[tuple[Any, Any, Any]]] = {
     "fallback_model": [("m", ..., "m")],
     "max_workers": [(3, ..., 3), (3, "4", 4)],
     "backend": [("cluster", ..., "cluster"), ("cluster", "local", "local")],
+    "workspace": [("git", ..., "git"), ("git", "shared", "shared")],
+    "remote": [("/r.git", ..., "/r.git"), ("/r.git", "/s.git", "/s.git")],
     "use_coordinator": [(False, ..., False)],
     "offline": [(True, ..., True)],
     "wait_approvals": [(True, ..., True)],
@@ -200,7 +202,7 @@ CONTINUED: dict[str, list[tuple[Any, Any, Any]]] = {
 def test_every_flag_of_a_run_is_kept_or_is_for_one_run() -> None:
     names = {option.name for option in run.params if isinstance(option, click.Option) and option.expose_value} - {"help"}
     assert names == {*CONTINUED, *continuing.NOT_KEPT} == {*continuing.KEPT, *continuing.NOT_KEPT}
-    assert set(RunOptions().stored()) | {"model"} == {*continuing.KEPT, "earlier_settings"}
+    assert set(RunOptions().stored()) | {"model"} == {*continuing.KEPT, "earlier_settings", "base", "carried"}
 
 
 @pytest.mark.parametrize("command", ["run", "chat", "resume"])

@@ -12,9 +12,9 @@ A repository's configuration, attributes and hooks name programs, and whoever wr
 
 from worker_agent.git.place import Place, git_directory, place_of, read_branch
 from worker_agent.git.quiet import NOT_INTO, quiet_environment, settings_of, untamed
-from worker_agent.git.run import NONE, Done, filtered, git_now, left_out, run_git
+from worker_agent.git.run import NONE, Done, filtered, git_now, left_out, quoted, run_git
 
 __all__ = [
     "NONE", "NOT_INTO", "Done", "Place", "filtered", "git_directory", "git_now", "left_out", "place_of", "quiet_environment",
-    "read_branch", "run_git", "settings_of", "untamed",
+    "quoted", "read_branch", "run_git", "settings_of", "untamed",
 ]  # fmt: skip

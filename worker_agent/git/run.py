@@ -124,6 +124,12 @@ async def left_out(directory: Path, hooks: Iterable[str], names: Iterable[str]) 
     return (*there, *(f"the filter {name} ({len(found)} file{'s'[: len(found) > 1]})" for name, found in marked.items()))
 
 
+def quoted(path: Path) -> str:
+    """As it stands in a variable that lists paths with colons between them (`GIT_ALTERNATE_OBJECT_DIRECTORIES`)."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 async def _attended(
     process: asyncio.subprocess.Process, tree: ProcessTree, verb: str, timeout: float, max_output: int, input: bytes
 ) -> Done:

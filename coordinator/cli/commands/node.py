@@ -9,7 +9,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -69,8 +69,13 @@ async def _serve(cli: Context, own: NewNode) -> int:
 
     async def enter(record: SessionRecord, reacting: Callable[[Reactions], Reactions], stack: AsyncExitStack) -> Session:
         from coordinator import app
+        from coordinator.cluster import carried, workspace
 
-        return await app.enter(_options(cli, record), cli.database, record, lambda seen: None, reacting, stack)
+        options = _options(cli, record)
+        if options.workspace == workspace.GIT:
+            place = await workspace.ground(options, record.id, cli.paths)
+            options = replace(options, cwd=place, trust=carried.trust(options.carried, place))
+        return await app.enter(options, cli.database, record, lambda seen: None, reacting, stack)
 
     serving = Node(cli.database, Engine(cli.database), own, enter, cli.console.note)
     loop = asyncio.get_running_loop()
@@ -83,14 +88,18 @@ async def _serve(cli: Context, own: NewNode) -> int:
 
 
 def _options(cli: Context, record: SessionRecord) -> RunOptions:
-    """The session's own options, on this machine: its rules travel with it, what this machine trusts does not."""
+    """The session's own options, on this machine: its rules travel with it; its secrets do not, nor what this machine trusts."""
+    from coordinator.cluster import carried
+
     known = {field.name for field in fields(RunOptions)} - NOT_OF_A_NODE
     stored = {**record.options, "model": record.model}
     values: dict[str, Any] = {
         name: continuing.value(name, stored[name]) for name in known if stored.get(name) not in (None, [], ())
     }
     settings = [text for text in (stored.get("settings"), *(stored.get("earlier_settings") or ())) if text]
-    values["earlier_settings"] = tuple(settings)
+    brought = stored.get("carried") or {}
+    values["earlier_settings"] = (*settings, *carried.settings(brought))
+    values["permission_mode"] = brought.get("mode") or values.get("permission_mode")
     cwd = Path(record.cwd)
     return RunOptions(**{**values, "cwd": cwd, "config": cli.settings, "trust": trust_of(cli, cwd)})
 

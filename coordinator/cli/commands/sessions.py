@@ -164,7 +164,8 @@ def remove(cli: Context, session: SessionRecord) -> None:
     """The rows first: files without rows are only clutter. Raises `Owned` while a process drives it."""
     cli.database.write(lambda conn: sessions.remove(conn, session.id))
     paths = cli.paths
-    for directory in (paths.spill(session.id), paths.scratch(session.id), paths.transcripts(session.id)):
+    own = (paths.spill(session.id), paths.scratch(session.id), paths.transcripts(session.id), paths.workspace(session.id))
+    for directory in own:
         shutil.rmtree(directory, ignore_errors=True)
 
 
