@@ -39,6 +39,7 @@ COMMANDS = {
     "tasks": Entry("Look at tasks, steer them, end them", members=TASKS),
     "sessions": Entry("Look at sessions, resume and export them", members=SESSIONS),
     "attach": Entry("Watch a session from another terminal; leaving ends nothing", "attach:attach"),
+    "serve": Entry("Serve a page to watch and steer all sessions from a browser", "serve:serve"),
     "inbox": Entry("List the calls that wait for a person", "inbox:inbox"),
     "approve": Entry("Let waiting calls run, from any terminal", "inbox:approve"),
     "deny": Entry("Refuse waiting calls, and say why", "inbox:deny"),

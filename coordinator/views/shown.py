@@ -10,20 +10,20 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coordinator.views.values import approval_json, in_order, session_json, task_detail_json, task_json
 from tasks import agents, approvals, registry, sessions, transcripts
+from tasks.connection import Connection, among
 from tasks.db import Database
 from tasks.records import ApprovalRecord, SessionRecord, SessionStatus, TaskRecord
 from tasks.registry import TaskFilter
 from tasks.states import LIVE, TERMINAL
 
-if TYPE_CHECKING:
-    from tasks.connection import Connection
-
 Shown = dict[str, Any]
 DAY = 86_400.0  # seconds
+NAMED_AT_MOST = 200  # sessions that a statement names; of more, all are summed
+SUMS = ("id", "tasks", "live_tasks", "cost_usd")  # of `v_sessions`
 LAST_ROWS = 100  # of a transcript, among which its last answer stands
 
 
@@ -101,9 +101,15 @@ def _called(conn: Connection, agent_id: str) -> str:
 def shown_sessions(database: Database, found: Sequence[SessionRecord], now: float) -> list[Shown]:
     """Sessions as objects: what `session_json` says, and `driven` (a living process owns it), `state` in a word, `tasks`,
     `live_tasks`, `cost_usd`."""
-    names, rows = database.query("SELECT id, tasks, live_tasks, cost_usd FROM v_sessions")
-    sums = {row[0]: dict(zip(names[1:], row[1:], strict=True)) for row in rows}
-    asking, resting = database.read(lambda conn: (_asking(conn), _resting(conn, found)))
+    return database.read(lambda conn: sessions_in(conn, found, now))
+
+
+def sessions_in(conn: Connection, found: Sequence[SessionRecord], now: float) -> list[Shown]:
+    """The same, in a snapshot of the caller's."""
+    named, ids = among("id", [one.id for one in found]) if len(found) <= NAMED_AT_MOST else ("1 = 1", {})
+    rows = conn.rows(f"SELECT {', '.join(SUMS)} FROM v_sessions WHERE {named}", **ids)
+    sums = {row[0]: dict(zip(SUMS[1:], row[1:], strict=True)) for row in rows}
+    asking, resting = _asking(conn), _resting(conn, found)
     shown = [session_json(one) | {"driven": not sessions.owner_gone(one, now)} | sums.get(one.id, {}) for one in found]
     return [one | {"state": session_state(one, one["id"] in asking, one["id"] in resting)} for one in shown]
 

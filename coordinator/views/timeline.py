@@ -69,8 +69,10 @@ class _Row:
     tools: tuple[str, ...]
 
 
-def lanes(conn: Connection, session: SessionRecord, now: float) -> list[Lane]:
-    """The session's own agent first, then its tasks as the tree has them, the oldest first among brothers."""
+def lanes(conn: Connection, session: SessionRecord, now: float, ended: dict[str, Lane] | None = None) -> list[Lane]:
+    """The session's own agent first, then its tasks as the tree has them, the oldest first among brothers. `ended` keeps
+    the lanes of ended tasks for the next call, by id: nothing of them changes any more."""
+    ended = {} if ended is None else ended
     owners = Owners(conn, now)
     tasks = registry.list_tasks(conn, TaskFilter(session_id=session.id, ended_sessions=True, texts=False))
     gone = session.ended_at is None and sessions.owner_gone(session, now)
@@ -82,7 +84,13 @@ def lanes(conn: Connection, session: SessionRecord, now: float) -> list[Lane]:
         session.id, None, 0, "coordinator", session.title or session.goal, "ended" if session.ended_at else "running",
         session.created_at, end, tuple(_segments(own, session.created_at, end, waits.get(None, []), has_ended=False)),
     )  # fmt: skip
-    return [first, *(_lane(conn, task, depth, owners, last, waits) for task, depth in in_tree(tasks, session.id))]
+    below = []
+    for task, depth in in_tree(tasks, session.id):
+        lane = ended.get(task.id) or _lane(conn, task, depth, owners, last, waits)
+        if task.ended_at is not None:
+            ended[task.id] = lane
+        below.append(lane)
+    return [first, *below]
 
 
 def in_tree(tasks: Sequence[TaskRecord], root: str) -> list[tuple[TaskRecord, int]]:

@@ -14,7 +14,12 @@ KNOW_RICH = {"coordinator.cli.console", "coordinator.cli.render"}
 STREAMS_A_MODEL = "worker_agent.api.call"
 PASSES_ON = "worker_agent.api.redacting"  # a client around a client
 READS_ENVIRONMENT = {"worker_agent.config"}
-LATE = {"worker_agent.api.direct", "worker_agent.api.sdk_transport", "tasks.migrating"}  # imported inside functions only
+LATE = {
+    "worker_agent.api.direct",
+    "worker_agent.api.sdk_transport",
+    "tasks.migrating",
+    "coordinator.web.server",
+}  # imported inside functions only
 HEAVY = ("anthropic", "alembic", "sqlalchemy", "jsonschema", "pypdf", "markdownify", "tree_sitter", "tree_sitter_bash", "aiohttp", "httpx2",
          "pydantic", "rich", "psycopg", "bs4", "mcp", "mcp_types", "starlette", "uvicorn")  # fmt: skip
 

@@ -17,7 +17,6 @@ from tasks.db import Database
 from tasks.records import Ended, MessageRecord, NewTask, Owner, TaskRecord
 from tasks.states import TaskStatus
 from tests.cli.program import Program
-from worker_agent.messages import Usage
 
 HOSTILE = "\x1b[31mred\x1b[0m [bold]markup[/bold] \x9b2J end"
 
@@ -68,7 +67,7 @@ class Seed:
         self.database.write(
             lambda conn: ledger.book(
                 conn, response_id=os.urandom(8).hex(), session_id=self.session_id, agent_id=task.agent_id if task else self.session_id,
-                task_id=task.id if task else None, model=model, usage=Usage(input=100, output=10, cache_read=1_000), cost_usd=cost_usd,
+                task_id=task.id if task else None, model=model, input_tokens=100, output_tokens=10, cache_read_tokens=1_000, cost_usd=cost_usd,
             )
         )  # fmt: skip
 

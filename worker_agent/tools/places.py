@@ -62,6 +62,7 @@ SECRETS_IN_HOME = (
     ".thunderbird", ".config/google-chrome", ".config/chromium", ".config/bravesoftware", ".bash_history",
     ".zsh_history", ".python_history", ".psql_history", ".mysql_history", ".m2/settings.xml", ".gradle/gradle.properties",
     "library/keychains", "library/application support/google/chrome", "library/application support/firefox",
+    ".local/share/coordinator/serve-token", "library/application support/coordinator/serve-token",
 )  # fmt: skip
 # Anywhere: password files, keys of the machine, what services hand to their own processes.
 SECRETS_OF_THE_SYSTEM = (
