@@ -537,7 +537,7 @@ async def _compose(
     if engine_of_cluster is not None:
         from coordinator.cluster.backend import ClusterBackend, OwnCommands
 
-        far = ClusterBackend(store, engine_of_cluster, coordinator.ended, begin)
+        far = ClusterBackend(store, engine_of_cluster, coordinator.ended, begin, options.max_workers)
         kinds = {TaskType.LOCAL_AGENT: far, TaskType.LOCAL_BASH: OwnCommands(commands, store)}
     backend = ByKind(
         kinds,

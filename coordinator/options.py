@@ -16,6 +16,7 @@ STRICTEST_FIRST: Mapping[str, tuple[str, ...]] = {
     "permission_mode": ("plan", "dontAsk", "default", "acceptEdits", "bypassPermissions"),
     "sandbox": ("required", "auto", "off"),
 }
+EVERY = 1000  # workers at once: no session has more
 LIMITS = frozenset({"max_budget_usd", "token_budget", "max_turns", "timeout"})
 CHECKS = frozenset({"verify", "json_schema"})
 

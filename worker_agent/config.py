@@ -123,6 +123,9 @@ class ToolSettings:
     bash_output: int = 30_000
     bash_file_cap: int = 64 * 1024 * 1024  # bytes on disk for one command's output
     kill_grace: float = 2.0
+    heavy_commands: int | None = None  # that build or test, at once in this process; None = as many as cores
+    command_nice: int | None = None  # by how much commands are nicer than this process; None = not at all, on a node by 10
+    command_memory: int | None = None  # MiB of data that each process of a command may hold (Linux)
     read_lines: int = 2_000
     read_bytes: int = 256 * 1024
     web_bytes: int = 10 * 1024 * 1024

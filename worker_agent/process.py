@@ -125,16 +125,18 @@ async def run_shell(
     grace: float = 2.0,
     wrap: Wrap | None = None,
     redact: Callable[[str], str] = lambda text: text,
+    memory: int | None = None,
+    nice: int | None = None,
     on_start: Callable[[int, float], None] | None = None,
     on_output: Callable[[str], None] | None = None,
 ) -> ShellOutcome:
     """Run a shell command (text) or a program (argv) to its end.
 
     `keep` is in characters, `file_cap` in bytes, times in seconds. `live`: the file is written from the first byte on,
-    line by line, for those who follow it. `wrap` confines it. `on_start` gets pid and start time.
+    line by line, for those who follow it. `wrap` confines it; `memory` (MiB a process) and `nice` bound it. `on_start` gets pid and start time.
     `on_output` gets each piece of cleaned text. Raises `OSError` if the program cannot be started, `ValueError` for a
     command that cannot be passed on. On cancellation the tree is ended first."""
-    shell = _Shell(command, Path(cwd), env, wrap)
+    shell = _Shell(command, Path(cwd), env, wrap, memory, nice)
     output = Output(output_file, keep, file_cap, redact, live, on_output)
     try:
         process = await _started(shell, output, grace)
@@ -248,7 +250,10 @@ class _Shell:
         cwd: Path,
         env: Mapping[str, str],
         wrap: Wrap | None,
+        memory: int | None = None,
+        nice: int | None = None,
     ) -> None:
+        self._memory, self._nice = memory, nice
         self.id = secrets.token_hex(8)
         self.started = 0.0
         self._cwd = cwd
@@ -277,7 +282,9 @@ class _Shell:
         writer = output.open()
         try:
             process = await asyncio.create_subprocess_exec(
-                *marked(self._wrapped.argv, shell=self.id, task=self._env.get(TASK_MARKER)),
+                *marked(
+                    self._wrapped.argv, shell=self.id, task=self._env.get(TASK_MARKER), memory=self._memory, nice=self._nice
+                ),
                 cwd=self._cwd,
                 env={**self._env, **self._wrapped.environment},
                 stdin=asyncio.subprocess.DEVNULL,

@@ -367,14 +367,26 @@ def _carries(pid: int, entries: frozenset[tuple[str, str]]) -> bool:
 _LIMIT_BASE = {SHELL_MARKER: 1 << 50, TASK_MARKER: 1 << 60}
 
 
-def marked(argv: Sequence[str], *, shell: str, task: str | None) -> list[str]:
-    """The command line that runs `argv` with the marks of its tree in a resource limit; as it is where that is not to
-    be had. `prlimit` replaces itself by the command: no process is added."""
-    tool = _marks_limits()
-    if not tool or shutil.which(argv[0]) is None:  # what is not there is to fail as itself
+def marked(
+    argv: Sequence[str], *, shell: str, task: str | None, memory: int | None = None, nice: int | None = None
+) -> list[str]:
+    """The command line that runs `argv` with the marks of its tree in a resource limit, each of its processes bound to `memory`
+    MiB of data, `nice` steps behind; as it is where that is not to be had. `prlimit` and `nice` replace themselves by the
+    command: no process is added."""
+    if shutil.which(argv[0]) is None:  # what is not there is to fail as itself
         return list(argv)
-    hard = _limit_mark(TASK_MARKER, task) if task else ""
-    return [tool, f"--rttime={_limit_mark(SHELL_MARKER, shell)}:{hard}", "--", *argv]
+    line, limits = list(argv), []
+    if marks := _marks_limits():
+        hard = _limit_mark(TASK_MARKER, task) if task else ""
+        limits.append(f"--rttime={_limit_mark(SHELL_MARKER, shell)}:{hard}")
+    tool = marks or (shutil.which("prlimit") if memory else None)
+    if memory:
+        limits.append(f"--data={memory * 1024 * 1024}")
+    if tool and limits:
+        line = [tool, *limits, "--", *line]
+    if nice and (program := shutil.which("nice")):
+        line = [program, "-n", str(nice), *line]
+    return line
 
 
 def _limit_mark(name: str, value: str) -> int:

@@ -7,8 +7,10 @@ it says that nothing runs any more (`UNWOUND`). A node that is dead says nothing
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from coordinator.cluster.engine import Engine
 from coordinator.other_processes.foreign import UNWOUND
@@ -33,8 +35,12 @@ class ClusterBackend:
         engine: Engine,
         on_end: Callable[[str], None],
         begin: Callable[[TaskRecord], Awaitable[None]] | None = None,
+        most: int = sys.maxsize,
     ) -> None:
-        """`begin` prepares what a node needs to run a task, before it is offered; it raises `ConfigError`."""
+        """`begin` prepares what a node needs to run a task, before it is offered; it raises `ConfigError`. At most `most` tasks
+        are with the nodes at once: the others wait here."""
+        self._most = most
+        self._waiting: dict[str, None] = {}  # of `_offered`, those that were not offered yet, oldest first
         self._begin = begin
         self._store = store
         self._engine = engine
@@ -47,12 +53,28 @@ class ClusterBackend:
             return
         self._offered[task_id] = None
         task = self._store.read(lambda conn: registry.get(conn, task_id))
+        if len(self._offered) - len(self._waiting) > self._most and task.status is TaskStatus.PENDING:
+            self._waiting[task_id] = None
+            why = f"waits: {self._most} workers run (--max-workers)"
+            await self._store.write(lambda conn: registry.say_waiting(conn, task_id, why))
+        else:
+            await self._offer(task)
+
+    async def _offer(self, task: TaskRecord) -> None:
         if not await self._is_begun(task):
             return
         tags = tuple(task.tags or ())
         wanted = "waits for a node" + (f" with {', '.join(sorted(tags))}" if tags else "")
-        await self._store.write(lambda conn: registry.say_waiting(conn, task_id, wanted))
-        await self._engine.offer(task_id, tags)
+        await self._store.write(lambda conn: registry.say_waiting(conn, task.id, wanted))
+        await self._engine.offer(task.id, tags)
+
+    async def _let_go(self, task_id: str) -> None:
+        """It is over: who waited longest has its place."""
+        self._offered.pop(task_id, None)
+        self._waiting.pop(task_id, None)
+        while self._waiting and not self._closed and len(self._offered) - len(self._waiting) < self._most:
+            self._waiting.pop(longest := next(iter(self._waiting)))
+            await self._offer(self._store.read(partial(registry.get, task_id=longest)))
 
     async def _is_begun(self, task: TaskRecord) -> bool:
         """False: it cannot be, and the task has failed with the reason."""
@@ -66,7 +88,7 @@ class ClusterBackend:
                 error_class=type(error).__name__, retryable=True,
             )  # fmt: skip
             await self._store.write(lambda conn: registry.finish(conn, task.id, task.attempt, end, notify=task.background))
-            self._offered.pop(task.id, None)
+            await self._let_go(task.id)
             self._on_end(task.id)
             return False
 
@@ -82,7 +104,7 @@ class ClusterBackend:
         try:
             said = await self._unwound(task_id) if task.status is TaskStatus.KILLED and task.attempt else ()
         finally:
-            self._offered.pop(task_id, None)
+            await self._let_go(task_id)
             self._on_end(task_id)
         return said
 
@@ -97,6 +119,9 @@ class ClusterBackend:
             await asyncio.sleep(LOOK)
         return (f"whatever its node began: it did not answer within {STOP_BOUND:.0f} s",)
 
+    def leave(self) -> None:
+        """What runs runs elsewhere."""
+
     def is_unwinding(self, task_id: str) -> bool:
         return task_id in self._offered  # until its end was seen here, and a killed one's node said that it is unwound
 
@@ -106,6 +131,7 @@ class ClusterBackend:
     async def close(self, cause: Cause) -> None:
         self._closed = True
         self._offered.clear()
+        self._waiting.clear()
 
 
 class OwnCommands:
@@ -125,6 +151,9 @@ class OwnCommands:
 
     async def stop(self, task_id: str, cause: Cause) -> tuple[str, ...]:
         return await self._inner.stop(task_id, cause)
+
+    def leave(self) -> None:
+        self._inner.leave()
 
     def is_unwinding(self, task_id: str) -> bool:
         return self._inner.is_unwinding(task_id)

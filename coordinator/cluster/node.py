@@ -4,7 +4,8 @@
    session belongs to the process that drives it; what is written here carries its fence and the run's attempt, so that a
    session taken over, or a run begun elsewhere, ends the right of this one to write.
 2. The heartbeat says what runs. A name that another process has taken, or that was removed, ends this one at once.
-3. Draining: nothing new begins, what runs is stopped where it stands, everything of it stored, and offered to other nodes.
+3. Draining: nothing new begins, what runs reaches the end of its turn (within `drain` seconds: then it is stopped where it
+   stands), everything of it is stored, and it is offered to other nodes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class _Guest:
 class Node:
     """`enter` takes part in a session (see `app.enter`). `serve` once."""
 
-    def __init__(self, database: Database, engine: Engine, own: NewNode, enter: Enter, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, engine: Engine, own: NewNode, enter: Enter, say: Callable[[str], None], drain: float = 300.0
+    ) -> None:
+        self._drain = drain
         self._database = database
         self._engine = engine
         self._own = own
@@ -60,10 +64,15 @@ class Node:
         self._entering = asyncio.Lock()
         self._running: set[str] = set()
         self._ending = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._at_rest = asyncio.Event()  # nothing runs
+        self._at_rest.set()
         self._is_lost = False
 
     def end(self) -> None:
-        """Drain, then return from `serve`."""
+        """Drain, then return from `serve`; told again, without waiting for turns to end."""
+        if self._ending.is_set():
+            self._hurry.set()
         self._ending.set()
 
     async def serve(self, on_ready: Callable[[], None] = lambda: None) -> bool:
@@ -82,6 +91,7 @@ class Node:
             ending.cancel()
             self._ending.set()
             working.cancel()
+            await self._let_turns_end()
             await self._give_back()
             with suppress(asyncio.CancelledError):
                 await working
@@ -130,6 +140,7 @@ class Node:
         if task_id in self._running:
             return
         self._running.add(task_id)
+        self._at_rest.clear()
         try:
             await self._run_once(task_id)
         except (StoreError, ConfigError) as error:
@@ -138,6 +149,8 @@ class Node:
             self._running.discard(task_id)
             with suppress(DatabaseError, Fenced):  # the next beat says it, or meets the same
                 await asyncio.to_thread(self._say_alive)
+            if not self._running:
+                self._at_rest.set()
 
     async def _run_once(self, task_id: str) -> None:
         task = await asyncio.to_thread(self._look, task_id)
@@ -231,6 +244,16 @@ class Node:
         if guest is not None:
             await asyncio.gather(*(guest.session.backend.stop(id, cause) for id in guest.session.backend.running()))
             guest.session.coordinator.changed.set()
+
+    async def _let_turns_end(self) -> None:
+        if self._is_lost:
+            return
+        for guest in self._guests.values():
+            guest.session.backend.leave()
+        rest, hurry = asyncio.create_task(self._at_rest.wait()), asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({rest, hurry}, timeout=self._drain, return_when=asyncio.FIRST_COMPLETED)
+        rest.cancel()
+        hurry.cancel()
 
     async def _give_back(self) -> None:
         cause = Cause.LOST if self._is_lost else Cause.TERMINATED

@@ -120,6 +120,9 @@ class ShellRun:
             if self._running is not None:
                 self._running.cancel()
 
+    def leave(self) -> None:
+        """It ends with the agent that began it."""
+
     def nudge(self) -> None:
         """A command reads no messages."""
 
@@ -179,6 +182,8 @@ class ShellRun:
                 grace=context.settings.kill_grace,
                 wrap=context.wrap(),
                 redact=context.redact,
+                memory=context.settings.command_memory,
+                nice=context.settings.command_nice,
                 on_start=self._processes.began,
             )
         except (OSError, ValueError) as error:

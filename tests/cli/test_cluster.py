@@ -189,10 +189,36 @@ def test_a_frozen_node_is_fenced_and_writes_nothing_when_it_thaws(tmp_path: Path
         assert (made.work / "lines").read_text().split() == ["x"]
 
 
-def test_a_drained_node_gives_back_what_it_runs(tmp_path: Path) -> None:
+def test_a_drained_node_lets_turns_end_and_gives_back_what_it_runs(tmp_path: Path) -> None:
+    gate, held = Gate(), Gate()
+    worker = by_turn(
+        message(text("half", gate), tool_use("Bash", {"command": "echo once >> lines"})), message(text("b", held), " a report")
+    )
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+        first = made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        made.node("b")
+        assert made.look("nodes", "drain", "a").code == 0
+        until(lambda: {one["name"]: one["status"] for one in made.look("nodes", "list", "--json").json}["a"] == "draining")
+        assert first.poll() is None  # its turn has not ended
+        gate.open()
+        assert first.wait(timeout=30) == 0
+        held.wait_reached(timeout=30)
+        held.open()
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        (task,) = made.tasks().values()
+        assert (task["status"], task["attempt"]) == ("completed", 2)
+        assert (made.work / "lines").read_text() == "once\n"
+        asked = [request for request in made.api.requests if request.turns == 0 and "Agent" not in request.tool_names]
+        assert len(asked) == 1, "a turn that ended is not repeated"
+
+
+def test_a_turn_that_does_not_end_in_time_is_stopped_where_it_stands(tmp_path: Path) -> None:
     gate = Gate()
     with cluster(tmp_path, fleet(coordinator("one", final="all done"), message(text("half", gate, " a report")))) as made:
-        first = made.node("a")
+        first = made.node("a", "--drain-timeout", "1s")
         run = made.run()
         gate.wait_reached(timeout=40)
         made.node("b")
@@ -204,6 +230,24 @@ def test_a_drained_node_gives_back_what_it_runs(tmp_path: Path) -> None:
         assert (run.returncode, out) == (0, "all done\n"), err
         (task,) = made.tasks().values()
         assert (task["status"], task["attempt"]) == ("completed", 2)
+
+
+def test_at_most_so_many_workers_of_a_session_run_on_all_nodes(tmp_path: Path) -> None:
+    gate = Gate()
+    names = [f"w{n}" for n in range(4)]
+    with cluster(tmp_path, fleet(coordinator(*names, final="all done"), message(text("half", gate, " a report")))) as made:
+        made.node("a")
+        run = made.start("home-run", "run", "goal", "--backend", "cluster", "--max-workers", "2")
+        gate.wait_reached(2, timeout=40)
+        waiting = until(lambda: [task for task in made.tasks().values() if task["status"] == "pending"])
+        assert len(made.tasks()) == 4 and {task["last_activity"] for task in waiting} == {
+            "waits: 2 workers run (--max-workers)"
+        }
+        assert len(waiting) == 2
+        gate.open()
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        assert [task["status"] for task in made.tasks().values()] == ["completed"] * 4
 
 
 def test_workers_go_on_without_the_process_that_began_them_and_resume_hears_of_it(tmp_path: Path) -> None:

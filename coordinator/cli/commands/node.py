@@ -21,6 +21,7 @@ from coordinator.agents.definitions import TAG
 from coordinator.cli import continuing
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import trust_of
+from coordinator.cli.run_flags import Duration
 from coordinator.options import RunOptions
 from coordinator.views.exit_codes import ExitCode
 from tasks import nodes as rows
@@ -31,8 +32,11 @@ if TYPE_CHECKING:
     from coordinator.session.session import Session
     from tasks.records import SessionRecord
 
+NICE = 10  # by how much the commands of workers are nicer than a node, which says that it lives
 MOST_TAGS = 8  # a node listens for every choice of them
-NOT_OF_A_NODE = frozenset({"backend", "timeout", "verify", "json_schema", "max_budget_usd", "token_budget", "settings"})
+NOT_OF_A_NODE = frozenset(
+    {"backend", "max_workers", "timeout", "verify", "json_schema", "max_budget_usd", "token_budget", "settings"}
+)
 
 
 def _tags(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -48,9 +52,17 @@ def _tags(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tu
 @click.option("--slots", type=click.IntRange(min=1), default=8, show_default=True, help="Workers that run here at once.")
 @click.option("--tags", metavar="A,B", callback=_tags, help="What it has, for workers that ask for it: docker,gpu.")
 @click.option("--name", metavar="NAME", help="What it is called; the machine's name without one.")
+@click.option(
+    "--drain-timeout",
+    type=Duration(),
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="How long turns have to end after SIGTERM; at once after a second one.",
+)
 @common_options
 @pass_cli
-def node(cli: Context, slots: int, tags: tuple[str, ...], name: str | None) -> int:
+def node(cli: Context, slots: int, tags: tuple[str, ...], name: str | None, drain_timeout: float) -> int:
     own = NewNode(
         name=name or socket.gethostname(),
         holder=uuid.uuid4().hex,
@@ -60,10 +72,10 @@ def node(cli: Context, slots: int, tags: tuple[str, ...], name: str | None) -> i
         slots=slots,
         tags=tags,
     )
-    return asyncio.run(_serve(cli, own))
+    return asyncio.run(_serve(cli, own, drain_timeout))
 
 
-async def _serve(cli: Context, own: NewNode) -> int:
+async def _serve(cli: Context, own: NewNode, drain: float) -> int:
     from coordinator.cluster.engine import Engine
     from coordinator.cluster.node import Node
 
@@ -71,13 +83,13 @@ async def _serve(cli: Context, own: NewNode) -> int:
         from coordinator import app
         from coordinator.cluster import carried, workspace
 
-        options = _options(cli, record)
+        options = replace(_options(cli, record), max_workers=own.slots)
         if options.workspace == workspace.GIT:
             place = await workspace.ground(options, record.id, cli.paths)
             options = replace(options, cwd=place, trust=carried.trust(options.carried, place))
         return await app.enter(options, cli.database, record, lambda seen: None, reacting, stack)
 
-    serving = Node(cli.database, Engine(cli.database), own, enter, cli.console.note)
+    serving = Node(cli.database, Engine(cli.database), own, enter, cli.console.note, drain)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, serving.end)
@@ -100,8 +112,11 @@ def _options(cli: Context, record: SessionRecord) -> RunOptions:
     brought = stored.get("carried") or {}
     values["earlier_settings"] = (*settings, *carried.settings(brought))
     values["permission_mode"] = brought.get("mode") or values.get("permission_mode")
-    cwd = Path(record.cwd)
-    return RunOptions(**{**values, "cwd": cwd, "config": cli.settings, "trust": trust_of(cli, cwd)})
+    cwd, tools = Path(record.cwd), cli.settings.tools
+    config = replace(
+        cli.settings, tools=replace(tools, command_nice=NICE if tools.command_nice is None else tools.command_nice)
+    )
+    return RunOptions(**{**values, "cwd": cwd, "config": config, "trust": trust_of(cli, cwd)})
 
 
 # ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,7 @@ from coordinator.cli.drive import Drive
 from coordinator.cli.failures import Failure
 from coordinator.cli.person import Person
 from coordinator.cli.run_views import choose
-from coordinator.options import RunOptions
+from coordinator.options import EVERY, RunOptions
 from coordinator.views.exit_codes import ExitCode
 
 PATIENCE = 1.0  # seconds for the first of what is piped in
@@ -62,6 +62,8 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
     if ctx.get_parameter_source("permission_mode") is ParameterSource.DEFAULT:
         values["permission_mode"] = None  # "default" that somebody wrote is stricter than a settings file
     session = continuing.earlier(cli, flags)
+    if values["backend"] == "cluster" and ctx.get_parameter_source("max_workers") is ParameterSource.DEFAULT:
+        values["max_workers"] = EVERY  # over nodes their slots are the bound, where nobody names one
     if session is not None:
         values |= continuing.as_before(ctx, cli, session, flags)
     if values["offline"]:

@@ -25,6 +25,10 @@ class Run(Protocol):
         """Ask it to end now."""
         ...
 
+    def leave(self) -> None:
+        """Ask it to stop where that costs least, soon."""
+        ...
+
     def nudge(self) -> None: ...
 
     async def clean_up(self) -> tuple[str, ...]:
@@ -44,6 +48,10 @@ class Backend(Protocol):
     async def stop(self, task_id: str, cause: Cause) -> tuple[str, ...]:
         """The task's end is stored, or its runner goes away (`cause`): end what runs, return when it is proven, within
         a bound. Answers what could not be ended, in words; nothing at all if nothing is left."""
+        ...
+
+    def leave(self) -> None:
+        """Ask every run to stop at the end of its turn: this process goes away, and others go on with the tasks."""
         ...
 
     def is_unwinding(self, task_id: str) -> bool:

@@ -31,6 +31,10 @@ class ByKind:
         survivors = await asyncio.gather(*(backend.stop(task_id, cause) for backend in self._backends.values()))
         return tuple(word for words in survivors for word in words)
 
+    def leave(self) -> None:
+        for backend in self._backends.values():
+            backend.leave()
+
     def is_unwinding(self, task_id: str) -> bool:
         return any(backend.is_unwinding(task_id) for backend in self._backends.values())
 

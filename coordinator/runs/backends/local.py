@@ -57,6 +57,10 @@ class LocalBackend:
             await asyncio.wait({task}, timeout=STOP_BOUND)
         return await run.clean_up()
 
+    def leave(self) -> None:
+        for run, _ in self._runs.values():
+            run.leave()
+
     def is_unwinding(self, task_id: str) -> bool:
         return task_id in self._runs and not self._runs[task_id][0].is_recorded
 

@@ -18,6 +18,7 @@ from worker_agent.context.spill import spill_path
 from worker_agent.errors import ToolError
 from worker_agent.process import MAX_COMMAND, TASK_MARKER, ShellOutcome, run_shell
 from worker_agent.process_tree import lineage_names
+from worker_agent.tools import heavy
 from worker_agent.tools.base import Input, ShellState, Tool, ToolContext, ToolResult
 
 PROGRESS_EVERY = 0.5  # seconds between two lines of progress
@@ -92,20 +93,23 @@ class Bash(Tool):
         settings = context.settings
         owner = context.task_id or context.agent_id
         try:
-            return await run_shell(
-                command,
-                cwd=cwd,
-                env={TASK_MARKER: owner, **context.environment},
-                output_file=spill_path(context.spill_dir, f"{context.tool_use_id or 'shell'}-output"),
-                timeout=limit,
-                keep=settings.bash_output,
-                file_cap=settings.bash_file_cap,
-                grace=settings.kill_grace,
-                wrap=context.wrap(),
-                redact=context.redact,
-                on_start=context.on_process,
-                on_output=_progress(context),
-            )
+            async with heavy.turn(command, settings.heavy_commands, context.progress):
+                return await run_shell(
+                    command,
+                    cwd=cwd,
+                    env={TASK_MARKER: owner, **context.environment},
+                    output_file=spill_path(context.spill_dir, f"{context.tool_use_id or 'shell'}-output"),
+                    timeout=limit,
+                    keep=settings.bash_output,
+                    file_cap=settings.bash_file_cap,
+                    grace=settings.kill_grace,
+                    wrap=context.wrap(),
+                    redact=context.redact,
+                    memory=settings.command_memory,
+                    nice=settings.command_nice,
+                    on_start=context.on_process,
+                    on_output=_progress(context),
+                )
         except OSError as error:
             raise ToolError(f"The shell could not be started: {error.strerror or error}") from error
 
