@@ -40,7 +40,7 @@ class Store:
     fence: int = 0
     lost: bool = False  # another process drives the session now: nothing is written, nothing of it is touched
     failure: DatabaseError | None = None
-    on_failure: Callable[[], object] = lambda: None  # called once, from any thread
+    failed: Callable[[], object] = lambda: None  # called once, from any thread
 
     async def write(self, job: Callable[[Connection], T]) -> T:
         """Run `job` in a transaction; durable on return. Raises `Fenced` once another process drives the session,
@@ -50,7 +50,7 @@ class Store:
         try:
             return await self.writer.write(job)
         except Fenced:
-            self.lost = True
+            self.lose()
             raise
         except DatabaseError as error:
             self.fail(error)
@@ -69,11 +69,15 @@ class Store:
             self.fail(error)
             raise
 
+    def lose(self) -> None:
+        """Another process drives the session from now on."""
+        self.lost = True
+
     def fail(self, error: DatabaseError) -> None:
         """Store nothing more, and say so."""
         if self.failure is None:
             self.failure = error
-            self.on_failure()
+            self.failed()
 
     def fail_if_full(self, error: Exception) -> None:
         """A file beside the database could not be written because the disk is full: the next write would show it."""

@@ -28,7 +28,7 @@ from worker_agent.messages import Usage
 from worker_agent.tools.base import Allow, Ask, Deny, Input, Tool, ToolContext
 
 if TYPE_CHECKING:
-    from coordinator.session.session import SessionHandle
+    from coordinator.session.handle import SessionHandle
 
 Fields = Mapping[str, Any]
 NOBODY = "it needs consent, and this program answers no questions (--permission-prompt-tool stdio)"

@@ -29,7 +29,7 @@ from worker_agent.concealment import conceal
 from worker_agent.tools.base import Approver
 
 if TYPE_CHECKING:
-    from coordinator.session.session import SessionHandle
+    from coordinator.session.handle import SessionHandle
 
 Outcome = TypeVar("Outcome")
 

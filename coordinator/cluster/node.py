@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from coordinator.cluster.engine import BEAT, Engine
-from coordinator.other_processes.foreign import Reactions
+from coordinator.other_processes.foreign import ForeignChanges, Reactions
 from tasks import nodes, registry, sessions
 from tasks.db import Database
 from tasks.errors import DatabaseError, Fenced, NotFound, StoreError
@@ -30,18 +29,18 @@ from worker_agent.causes import Cause
 from worker_agent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coordinator.session.session import Session
+    from coordinator.session.parts import Parts
 
 log = logging.getLogger(__name__)
 
-Enter = Callable[[SessionRecord, Callable[[Reactions], Reactions], AsyncExitStack], Any]
+Enter = Callable[[SessionRecord, AsyncExitStack], Awaitable["Parts"]]
 
 
 @dataclass(slots=True)
 class _Guest:
     """This node's part in a session; `runs` are the tasks of it that run here."""
 
-    session: Session
+    parts: Parts
     stack: AsyncExitStack
     watching: asyncio.Task[None]
     fence: int
@@ -164,11 +163,11 @@ class Node:
         guest.runs.add(task_id)
         try:
             await self._end_left_behind(guest, task)
-            await guest.session.backend.spawn(task_id)
-            while task_id in guest.session.backend.running():
-                guest.session.coordinator.changed.clear()
-                if task_id in guest.session.backend.running():
-                    await guest.session.coordinator.changed.wait()
+            await guest.parts.backend.spawn(task_id)
+            while task_id in guest.parts.backend.running():
+                guest.parts.wakes.ready.clear()
+                if task_id in guest.parts.backend.running():
+                    await guest.parts.wakes.ready.wait()
         finally:
             guest.runs.discard(task_id)
             if not guest.runs:
@@ -179,9 +178,9 @@ class Node:
 
     async def _end_left_behind(self, guest: _Guest, task: TaskRecord) -> None:
         """Commands in the background of an earlier run: they cannot be taken over, and say so."""
-        for other in guest.session.coordinator.live():
+        for other in guest.parts.coordinator.live():
             if other.parent_id == task.id and not other.reports:
-                await guest.session.backend.spawn(other.id)
+                await guest.parts.backend.spawn(other.id)
 
     def _look(self, task_id: str) -> TaskRecord | None:
         return self._database.read(lambda conn: registry.find(conn, task_id))
@@ -221,14 +220,16 @@ class Node:
     async def _enter_as_guest(self, record: SessionRecord) -> _Guest:
         stack = AsyncExitStack()
         try:
-            session = await self._enter(record, partial(self._reacting, record.id), stack)
+            parts = await self._enter(record, stack)
         except BaseException:
             await stack.aclose()
             raise
-        watching = asyncio.create_task(session.foreign.watch(), name=f"foreign changes of {record.id}")
-        return _Guest(session, stack, watching, record.fence)
+        foreign = ForeignChanges(parts.store, parts.wakes.elsewhere, self._reactions(record.id, parts))
+        foreign.notify()  # what happened before anybody listened
+        watching = asyncio.create_task(foreign.watch(), name=f"foreign changes of {record.id}")
+        return _Guest(parts, stack, watching, record.fence)
 
-    def _reacting(self, session_id: str, reactions: Reactions) -> Reactions:
+    def _reactions(self, session_id: str, parts: Parts) -> Reactions:
         """Of what others do only that concerns this node which ends or reaches what runs here."""
 
         async def adopt(task: TaskRecord) -> None:
@@ -237,19 +238,26 @@ class Node:
         def lost() -> None:
             asyncio.get_running_loop().create_task(self._stop(session_id, Cause.LOST))
 
-        return replace(reactions, adopt=adopt, wrap_up=lambda task: None, lost=lost)
+        return Reactions(
+            running=lambda: set(parts.backend.running()),
+            unwind=parts.coordinator.unwind,
+            adopt=adopt,
+            wrap_up=lambda task: None,
+            nudge=parts.nudge,
+            lost=lost,
+        )
 
     async def _stop(self, session_id: str, cause: Cause) -> None:
         guest = self._guests.get(session_id)
         if guest is not None:
-            await asyncio.gather(*(guest.session.backend.stop(id, cause) for id in guest.session.backend.running()))
-            guest.session.coordinator.changed.set()
+            await asyncio.gather(*(guest.parts.backend.stop(id, cause) for id in guest.parts.backend.running()))
+            guest.parts.wakes.ready.set()
 
     async def _let_turns_end(self) -> None:
         if self._is_lost:
             return
         for guest in self._guests.values():
-            guest.session.backend.leave()
+            guest.parts.backend.leave()
         rest, hurry = asyncio.create_task(self._at_rest.wait()), asyncio.create_task(self._hurry.wait())
         await asyncio.wait({rest, hurry}, timeout=self._drain, return_when=asyncio.FIRST_COMPLETED)
         rest.cancel()
@@ -265,5 +273,5 @@ class Node:
             return
         guest.watching.cancel()
         await asyncio.gather(guest.watching, return_exceptions=True)
-        await guest.session.leave_as_guest()
+        await guest.parts.leave()
         await guest.stack.aclose()

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from coordinator.store import Store
+from coordinator.wakes import Signal
 from tasks import events, leases, registry
 from tasks.connection import Connection
 from tasks.errors import Fenced
@@ -32,15 +33,16 @@ class Reactions:
 
 
 class ForeignChanges:
-    """`notify` may be called from any thread."""
+    """Listens from its making on; `notify` may be called from any thread."""
 
-    def __init__(self, store: Store, reactions: Reactions) -> None:
+    def __init__(self, store: Store, elsewhere: Signal[[]], reactions: Reactions) -> None:
         self._store = store
         self._reactions = reactions
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._unwinding: set[asyncio.Task[None]] = set()
         self._handled: set[str] = set()
+        elsewhere.listen(self.notify)
 
     def notify(self) -> None:
         try:

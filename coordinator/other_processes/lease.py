@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 from coordinator.store import Store
 from tasks import leases
+from tasks.db import Database
 from tasks.errors import DatabaseError, DatabaseGone, Fenced
+from tasks.records import Owner
+from worker_agent.config import Clock
 
 HEARTBEAT = 2.0  # seconds
 LEASE = 10.0  # seconds
@@ -19,11 +22,10 @@ LEASE = 10.0  # seconds
 log = logging.getLogger(__name__)
 
 
-def acquire(store: Store) -> None:
-    """Own the session from now on. Raises `Owned` if a living process does."""
-    store.fence = store.database.write(
-        lambda conn: leases.acquire(conn, store.session_id, store.owner, store.clock.now(), ttl=LEASE)
-    )
+def acquire(database: Database, session_id: str, owner: Owner, clock: Clock) -> int:
+    """Own the session from now on; the token of it, with which everything is written. Raises `Owned` if a living process
+    does."""
+    return database.write(lambda conn: leases.acquire(conn, session_id, owner, clock.now(), ttl=LEASE))
 
 
 async def keep(store: Store, on_lost: Callable[[], None]) -> None:

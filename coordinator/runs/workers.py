@@ -37,7 +37,7 @@ from worker_agent.context.injected import news
 from worker_agent.errors import AgentError
 from worker_agent.events import Event, MessageAdded, ModelCalled, Result
 from worker_agent.hooks import HookRunner
-from worker_agent.messages import Message, Usage, user
+from worker_agent.messages import Message, user
 from worker_agent.session.engine import Limits, QueryEngine
 
 MAX_OBJECTIONS = 8  # of hooks to one task's end
@@ -82,8 +82,6 @@ class Engines(Protocol):
 
     def inbox(self, agent_id: str) -> TaskInbox: ...
 
-    def price(self, model: str, usage: Usage) -> float | None: ...
-
 
 class Copy(Protocol):
     """A worker's own copy of the project, whose work goes to a repository that machines share."""
@@ -122,6 +120,7 @@ class WorkerRun:
         *,
         store: Store,
         engines: Engines,
+        price: Price,
         worktrees: Worktrees,
         observer: Observer,
         end_shells: Callable[[str], Awaitable[list[str]]],
@@ -134,13 +133,14 @@ class WorkerRun:
         self._task_id = task_id
         self._store = store
         self._engines = engines
+        self._price = price
         self._worktrees = worktrees
         self._observer = observer
         self._end_shells = end_shells
         self._on_recorded = on_recorded
         self.is_recorded = False  # its end is stored, and with it what it had to say
         self._processes = Processes(store, task_id)
-        self._progress = Progress(engines.price)
+        self._progress = Progress(price)
         self._tell = Coalesced(self._tell_progress)
         self._task: TaskRecord  # from the claim on
         self._engine: QueryEngine | None = None
@@ -196,7 +196,7 @@ class WorkerRun:
         self._engine = self._inbox = None
         self._let_directory_go()
         self._close = lambda: None
-        self._progress = Progress(self._engines.price)
+        self._progress = Progress(self._price)
 
     async def _claim(self) -> bool:
         store = self._store

@@ -3,13 +3,11 @@
 1. What it does is stored first, then told to the backend. So nothing it started can be lost, and everything may be told
    twice.
 2. `spawn`, `send` and `stop` answer with what really happened, decided in one transaction each.
-3. `changed` is set whenever something may have become ready for the coordinator: the end of a task, a message, another
-   process's write. Whoever waits for it looks again; nobody polls.
+3. Whoever waits for a task waits for `Wakes.ready` and looks again; nobody polls.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,6 +20,7 @@ from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.paths import Paths
 from coordinator.runs.backends.base import Backend
 from coordinator.store import Store
+from coordinator.wakes import Wakes
 from tasks import agents as agent_rows
 from tasks import ids, outbox, registry
 from tasks.connection import Connection
@@ -91,13 +90,15 @@ class Limits:
 
 
 class Coordinator:
-    """Belongs to one event loop. `backend` and `news` (something may wait for the session's own agent)
-    are set by the composition root."""
+    """Belongs to one event loop. `model_of` resolves the model that was asked for; `task_created` are the hooks that may
+    refuse a task."""
 
     def __init__(
         self,
         *,
         store: Store,
+        wakes: Wakes,
+        backend: Backend,
         agents: Agents,
         paths: Paths,
         cwd: Path,
@@ -107,10 +108,9 @@ class Coordinator:
         redact: Redact = lambda text: text,
         limits: Limits = Limits(),
     ) -> None:
-        self.changed = asyncio.Event()
-        self.news: Callable[[], None] = lambda: None
-        self.backend: Backend
         self._store = store
+        self._wakes = wakes
+        self._backend = backend
         self._agents = agents
         self._paths = paths
         self._cwd = cwd
@@ -177,7 +177,7 @@ class Coordinator:
 
     async def _start(self, task: TaskRecord) -> TaskRecord:
         self._observer(Observed(self._store.session_id, task.id, TaskChanged(task)))
-        await self.backend.spawn(task.id)
+        await self._backend.spawn(task.id)
         return task
 
     # ── send ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +189,7 @@ class Coordinator:
         if outcome.sent is Sent.CONTINUED:
             await self._start(outcome.task)
         elif outcome.sent is Sent.QUEUED:
-            self.backend.nudge(outcome.task.id)
+            self._backend.nudge(outcome.task.id)
         return outcome
 
     # ── stop ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,7 +213,7 @@ class Coordinator:
 
     async def unwind(self, task: TaskRecord, cause: Cause = Cause.KILLED) -> tuple[str, ...]:
         """End what runs of a task whose end is stored; what could not be ended, in words."""
-        return await self.backend.stop(task.id, cause)
+        return await self._backend.stop(task.id, cause)
 
     # ── wait ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -224,16 +224,11 @@ class Coordinator:
     async def wait_for(self, task_id: str) -> TaskRecord:
         """Until this task has ended."""
         while True:
-            self.changed.clear()
+            self._wakes.ready.clear()
             task = self._store.read(lambda conn: registry.get(conn, task_id))
             if task.status not in (TaskStatus.PENDING, TaskStatus.RUNNING):
                 return task
-            await self.changed.wait()
-
-    def ended(self, task_id: str) -> None:
-        """A run stored its end, or left: its notification may wait."""
-        self.news()
-        self.changed.set()
+            await self._wakes.ready.wait()
 
 
 def deliver(conn: Connection, store: Store, to: str, message: str, sender: str, paths: Paths) -> SendOutcome:

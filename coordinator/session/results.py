@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coordinator.agents.engines import EngineFactory
 from coordinator.other_processes import lease
 from coordinator.runs.held_directory import gone
 from coordinator.store import Store
@@ -26,6 +25,7 @@ from tasks.registry import TaskFilter
 from worker_agent.causes import Cause
 from worker_agent.events import PermissionDenial, Result
 from worker_agent.loop.reasons import TerminalReason
+from worker_agent.redaction import Redact
 
 ABORTED = frozenset({TerminalReason.ABORTED_STREAMING, TerminalReason.ABORTED_TOOLS})
 
@@ -102,21 +102,23 @@ def over_budget(store: Store) -> tuple[str, ...]:
     return tuple(task.id for task in newest.values() if task.end_reason == "budget")
 
 
-async def conclude(store: Store, engines: EngineFactory, closing: Closing) -> tuple[ExitCode, dict[str, Any]]:
-    """Store the end and make the result object."""
+async def conclude(
+    store: Store, redact: Redact, denials: Sequence[PermissionDenial], closing: Closing
+) -> tuple[ExitCode, dict[str, Any]]:
+    """Store the end and make the result object; `denials` are those of workers."""
     await _store_end(store, closing)
     if store.failure is not None:
         closing = replace(closing, not_stored=store.failure)
     code = exit_code(
         closing.reason, is_error=closing.is_error, error_kind=closing.result.error_kind if closing.result else None
     )
-    if code is ExitCode.DONE and any(denial.needs_person for denial in _all_denials(engines, closing)):
+    if code is ExitCode.DONE and any(denial.needs_person for denial in _all_denials(denials, closing)):
         code = ExitCode.NEEDS_PERSON  # done as far as it could be without anybody to ask
-    return code, result_object(store, engines, closing)
+    return code, result_object(store, redact, denials, closing)
 
 
-def _all_denials(engines: EngineFactory, closing: Closing) -> list[PermissionDenial]:
-    return [*(closing.result.denials if closing.result else ()), *engines.denials]
+def _all_denials(of_workers: Sequence[PermissionDenial], closing: Closing) -> list[PermissionDenial]:
+    return [*(closing.result.denials if closing.result else ()), *of_workers]
 
 
 async def _store_end(store: Store, closing: Closing) -> None:
@@ -131,7 +133,7 @@ async def _store_end(store: Store, closing: Closing) -> None:
         return
 
 
-def result_object(store: Store, engines: EngineFactory, closing: Closing) -> dict[str, Any]:
+def result_object(store: Store, redact: Redact, denials: Sequence[PermissionDenial], closing: Closing) -> dict[str, Any]:
     """The object that `run --output-format json` prints."""
     result, now = closing.result, store.clock.now()
     tasks, total, by_model = _stored(store)
@@ -140,7 +142,7 @@ def result_object(store: Store, engines: EngineFactory, closing: Closing) -> dic
         "subtype": subtype(closing.reason, is_error=closing.is_error),
         "is_error": closing.is_error,
         "session_id": store.session_id,
-        "result": engines.redact(result.text) if result else "",
+        "result": redact(result.text) if result else "",
         "terminal_reason": closing.reason,
         "num_turns": closing.turns,
         "duration_ms": round(closing.duration * 1000),
@@ -149,11 +151,11 @@ def result_object(store: Store, engines: EngineFactory, closing: Closing) -> dic
         "usage": _usage(total),
         "model_usage": {totals.key: _usage(totals) | {"cost_usd": totals.cost_usd} for totals in by_model},
         "modelUsage": {totals.key: _model_usage(totals) for totals in by_model},
-        "permission_denials": _denials(_all_denials(engines, closing)),
+        "permission_denials": _denials(_all_denials(denials, closing)),
         "tasks": [task_json(task, registry.shown_status(task, session_owner_gone=True), now) for task in tasks],
     }
     if closing.errors:
-        value["errors"] = [engines.redact(error) for error in closing.errors]
+        value["errors"] = [redact(error) for error in closing.errors]
     if result is not None and result.structured is not None:
         value["structured_output"] = result.structured
     return value

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.agents.asking import Questions
-from coordinator.agents.budget import AgentBudget
-from coordinator.agents.engines import EngineFactory
-from coordinator.agents.inbox import FROM_USER, TaskInbox
-from coordinator.agents.journal import History
-from coordinator.observed import Observed, Observer
+from coordinator.agents.inbox import FROM_USER
+from coordinator.observed import Observed
 from coordinator.options import RunOptions
 from coordinator.other_processes import lease
 from coordinator.other_processes.foreign import ForeignChanges, Reactions
-from coordinator.paths import Paths
-from coordinator.runs.backends.base import Backend
 from coordinator.runs.held_directory import HeldDirectory
-from coordinator.runs.processes import Processes
 from coordinator.session import results
-from coordinator.session.coordinator import Coordinator
-from coordinator.session.time_limit import TimeLimit
+from coordinator.session.parts import Parts
 from coordinator.session.verification import Verifier
-from coordinator.store import Store
 from coordinator.views import failure
 from coordinator.views.exit_codes import ExitCode
 from tasks import outbox, sessions
 from tasks.errors import DatabaseError, Fenced
 from tasks.records import SessionRecord, SessionStatus, TaskRecord
-from worker_agent.api.models import resolve
 from worker_agent.causes import Cause
 from worker_agent.context.injected import news
 from worker_agent.context.rebuild import was_made_by_hand
@@ -41,8 +31,7 @@ from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import Verdict
 from worker_agent.messages import Message, user
 from worker_agent.session.commands import parse_command
-from worker_agent.session.engine import Limits, QueryEngine
-from worker_agent.tools.permissions import Policy
+from worker_agent.session.engine import Limits
 
 BY_USER = "user"
 TOGETHER = 0.05  # seconds: workers that end at about the same time are told of in one turn, not in one each
@@ -61,102 +50,11 @@ class RunOutcome:
     session_id: str
 
 
-class SessionHandle:
-    """How signals and a person reach a running session. Call from its event loop only."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.session_id = session.store.session_id
-        self.cwd = session.record.cwd
-        self.model = session.engine.agent.model
-        self.tools = tuple(tool.name for tool in session.engine.agent.registry)
-        self.permission_mode = str(session.engines.policy.mode)
-        mcp = session.engines.mcp
-        self.mcp_servers = tuple((c.server.name, str(c.state)) for c in mcp.servers.connections) if mcp else ()
-
-    def interrupt(self) -> None:
-        """SIGINT. First: the coordinator's turn ends, workers go on. Again: the workers are stopped, too."""
-        self._session.interrupt()
-
-    def terminate(self) -> None:
-        """SIGTERM, SIGHUP: no new calls, everything unwound, state kept."""
-        self._session.end(Cause.TERMINATED)
-
-    async def send(self, text: str) -> str | None:
-        """What a person typed: read at the next step if a turn runs, else it begins one. Why a hook refuses it, if one does."""
-        return await self._session.send(text)
-
-    def close(self) -> None:
-        """The person leaves an interactive session: it ends when nothing lives any more."""
-        self._session.leave()
-
-    def live_tasks(self) -> list[TaskRecord]:
-        return self._session.coordinator.live()
-
-    @property
-    def is_in_turn(self) -> bool:
-        return self._session.is_in_turn
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing lives or waits that would begin a turn of itself."""
-        return self._session.is_settled
-
-    def result_of_turn(self, result: Result) -> dict[str, Any]:
-        """The documented result object as it stands when a turn ends with `result`."""
-        return self._session.result_of_turn(result)
-
-    def set_permission_mode(self, mode: str) -> None:
-        """From the next call on. Raises `ValueError` for an unknown mode."""
-        self._session.set_permission_mode(mode)
-
-    def set_model(self, model: str | None) -> None:
-        """From the coordinator's next turn on; None is the model it began with."""
-        self._session.engine.model = resolve(model) if model else self.model
-
-    def mcp_status(self) -> list[tuple[str, str]]:
-        """MCP servers, and how each stands now."""
-        mcp = self._session.engines.mcp
-        return [(c.server.name, str(c.state)) for c in mcp.servers.connections] if mcp else []
-
-    async def stop_task(self, task_id: str) -> None:
-        """Raises `NotFound`, `Ambiguous`."""
-        await self._session.coordinator.stop(task_id, by=BY_USER)
-
-
 class Session:
     """Built by `app.py`. `run` once."""
 
-    def __init__(
-        self,
-        *,
-        options: RunOptions,
-        store: Store,
-        record: SessionRecord,
-        paths: Paths,
-        engines: EngineFactory,
-        coordinator: Coordinator,
-        backend: Backend,
-        engine: QueryEngine,
-        history: History,
-        inbox: TaskInbox,
-        budget: AgentBudget,
-        processes: Processes,
-        observer: Observer,
-        questions: Questions,
-        time_limit: TimeLimit,
-        make_foreign: Callable[[Reactions], ForeignChanges],
-        news: tuple[str, ...] = (),
-    ) -> None:
-        self.options, self.store, self.record, self.paths = options, store, record, paths
-        self.engines, self.coordinator, self.backend = engines, coordinator, backend
-        self.engine = engine
-        self._history, self._inbox, self._budget, self._processes = history, inbox, budget, processes
-        self._observer = observer
-        self._questions, self._limit = questions, time_limit
-        self._news = news
-        self._hooks = engines.hooks
-        self._hooks.on_wake = self._wake
+    def __init__(self, options: RunOptions, record: SessionRecord, parts: Parts) -> None:
+        self.options, self.record, self.parts = options, record, parts
         self._sending = asyncio.Lock()
         self._ending: Cause | None = None
         self._interrupts = 0
@@ -168,25 +66,27 @@ class Session:
         self._side_work: set[asyncio.Task[Any]] = set()
         self._wrapping_up: set[str] = set()
         self._over_budget_before: tuple[str, ...] = ()
-        self._started = store.clock.monotonic()
+        self._started = parts.store.clock.monotonic()
         self._end_is_stored = False
         self._is_verified = self._is_shaped = False  # since the last turn
         self._cut_short = asyncio.Event()
         self._held: HeldDirectory | None = None
-        self._verifier = Verifier(options.verify, record.cwd, engine.agent.tool_context, processes)
-        self.foreign = make_foreign(
-            Reactions(
-                running=lambda: set(backend.running()),
-                unwind=coordinator.unwind,
-                adopt=self._adopt,
-                wrap_up=self._wrap_up,
-                nudge=self._nudge_all,
-                lost=lambda: self.end(Cause.LOST),
-            )
-        )
-        self.handle = SessionHandle(self)
+        self._verifier = Verifier(options.verify, record.cwd, parts.engine.agent.tool_context, parts.processes)
+        self._foreign = ForeignChanges(parts.store, parts.wakes.elsewhere, self._reactions())
         loop = asyncio.get_running_loop()
-        store.on_failure = lambda: loop.call_soon_threadsafe(self.end, Cause.STORE)
+        parts.wakes.failed.listen(lambda: loop.call_soon_threadsafe(self.end, Cause.STORE))
+        parts.wakes.remark.listen(self._wake)
+
+    def _reactions(self) -> Reactions:
+        """What is done about other processes' doings."""
+        return Reactions(
+            running=lambda: set(self.parts.backend.running()),
+            unwind=self.parts.coordinator.unwind,
+            adopt=self._adopt,
+            wrap_up=self._wrap_up,
+            nudge=self.parts.nudge,
+            lost=lambda: self.end(Cause.LOST),
+        )
 
     # ── from outside ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,26 +94,27 @@ class Session:
         self._interrupts += 1
         self._cut_short.set()
         if self._interrupts == 1 or (self._stays and self._in_turn):
-            self.engine.interrupt(Cause.PERSON)
+            self.parts.engine.interrupt(Cause.PERSON)
         else:
             self._spawn(self._stop_workers())
-        self.coordinator.changed.set()
+        self.parts.wakes.ready.set()
 
     def end(self, ending: Cause) -> None:
         if ending is Cause.LOST and self._end_is_stored:
             return
-        self.store.lost |= ending is Cause.LOST
-        self._questions.keep()
+        if ending is Cause.LOST:
+            self.parts.store.lose()
+        self.parts.questions.keep()
         if self._ending is None:
             self._ending = ending
             self._cut_short.set()
             self._ended_in_turn = self._in_turn
-            self.engine.interrupt(ending)
-            self.coordinator.changed.set()
+            self.parts.engine.interrupt(ending)
+            self.parts.wakes.ready.set()
 
     def leave(self) -> None:
         self._stays = False
-        self.coordinator.changed.set()
+        self.parts.wakes.ready.set()
 
     @property
     def is_in_turn(self) -> bool:
@@ -221,36 +122,34 @@ class Session:
 
     @property
     def is_settled(self) -> bool:
-        return not (self._commands or self._inbox.waiting() or self._something_runs())
+        return not (self._commands or self.parts.inbox.waiting() or self._something_runs())
 
     def result_of_turn(self, result: Result) -> dict[str, Any]:
         closing = replace(self._closing(result, live=()), turns=self._turns + result.turns)
-        return results.result_object(self.store, self.engines, closing)
+        return results.result_object(self.parts.store, self.parts.redact, self.parts.denials, closing)
 
     def set_permission_mode(self, mode: str) -> None:
-        self.engines.policy = replace(self.engines.policy, mode=mode)
-        context = self.engine.agent.tool_context
-        assert isinstance(context.permissions, Policy)
-        context.permissions = replace(context.permissions, mode=mode)
+        self.parts.rights.set_mode(mode)
+        self.parts.engine.agent.tool_context.set_mode(mode)
 
     async def send(self, text: str) -> str | None:
         if parse_command(text) is not None:
             self._commands.append(text)
-            self.coordinator.changed.set()
+            self.parts.wakes.ready.set()
             return None
-        text = self.engines.redact(text)
+        text = self.parts.redact(text)
         async with self._sending:  # what was typed first is read first, however long its hooks take
-            verdict = await self._hooks.user_prompt_submit(text)
+            verdict = await self.parts.hooks.user_prompt_submit(text)
             if verdict.blocked:
                 self._notice(NoticeKind.HOOK, _refusal(verdict))
                 return _refusal(verdict)
-            await self._put(self.store.session_id, "\n\n".join((text, *verdict.context)), FROM_USER)
+            await self._put(self.parts.store.session_id, "\n\n".join((text, *verdict.context)), FROM_USER)
         self._interrupts = 0
-        self._nudge_all()
+        self.parts.nudge()
         return None
 
     async def _put(self, agent_id: str, text: str, sender: str) -> None:
-        store = self.store
+        store = self.parts.store
         await store.write(
             lambda conn: outbox.send(conn, session_id=store.session_id, agent_id=agent_id, body=text, sender=sender)
         )
@@ -259,9 +158,9 @@ class Session:
         """A hook in the background has something to say to an agent."""
 
         async def wake() -> None:
-            if agent_id is None or agent_id in {task.agent_id for task in self.coordinator.live()}:
-                await self._put(agent_id or self.store.session_id, text, "system")
-                self._nudge_all()
+            if agent_id is None or agent_id in {task.agent_id for task in self.parts.coordinator.live()}:
+                await self._put(agent_id or self.parts.store.session_id, text, "system")
+                self.parts.nudge()
 
         self._spawn(wake())
 
@@ -269,8 +168,8 @@ class Session:
 
     async def run(self) -> RunOutcome:
         watching = [
-            asyncio.create_task(lease.keep(self.store, lambda: self.end(Cause.LOST)), name="lease"),
-            asyncio.create_task(self.foreign.watch(), name="foreign changes"),
+            asyncio.create_task(lease.keep(self.parts.store, lambda: self.end(Cause.LOST)), name="lease"),
+            asyncio.create_task(self._foreign.watch(), name="foreign changes"),
         ]
         if self.options.timeout:
             watching.append(asyncio.create_task(self._time_limit(), name="time limit"))
@@ -290,16 +189,16 @@ class Session:
             await asyncio.gather(*watching, *self._side_work, return_exceptions=True)
             if self._held is not None:
                 self._held.close()
-            await self.backend.close(Cause.TERMINATED)
-            await lease.release(self.store)  # nothing to do where the session was ended or lost
+            await self.parts.backend.close(Cause.TERMINATED)
+            await lease.release(self.parts.store)  # nothing to do where the session was ended or lost
 
     async def _close_after(self, error: DatabaseError | OSError) -> RunOutcome:
         """Nothing more can be stored: what runs is unwound, `resume` goes on from what is stored."""
         if isinstance(error, DatabaseError):
-            self.store.fail(error)
+            self.parts.store.fail(error)
         else:
-            self.store.fail_if_full(error)
-        if self.store.failure is None:
+            self.parts.store.fail_if_full(error)
+        if self.parts.store.failure is None:
             raise error
         self.end(Cause.STORE)
         return await self._close(None)
@@ -325,34 +224,35 @@ class Session:
 
     async def compact(self, instructions: str) -> Result:
         """In place of `run`: summarise the stored conversation, and leave everything else as it stands."""
-        keeping = asyncio.create_task(lease.keep(self.store, lambda: self.end(Cause.LOST)), name="lease")
+        keeping = asyncio.create_task(lease.keep(self.parts.store, lambda: self.end(Cause.LOST)), name="lease")
         try:
-            await self.engine.agent.journal.append(self._history.added)
+            await self.parts.engine.agent.journal.append(self.parts.history.added)
             return await self._submit(f"/compact {instructions}".rstrip())
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            self._budget.close()
-            await self.engine.close()
-            await self._hooks.close()
+            await self.parts.let_engine_go()
+            await self.parts.hooks.close()
             if self.record.status is SessionStatus.ENDED:
                 reason = self.record.end_reason
-                await self.store.write(lambda conn: sessions.end(conn, self.record.id, self.store.fence, reason=reason))
+                await self.parts.store.write(
+                    lambda conn: sessions.end(conn, self.record.id, self.parts.store.fence, reason=reason)
+                )
             else:
-                await lease.release(self.store)
+                await lease.release(self.parts.store)
 
     async def _begin(self) -> Message | str | None:
         """Take up what an earlier owner left: repaired messages, running tasks. The prompt to begin with, if any."""
-        for line in self._news:
+        for line in self.parts.problems:
             self._notice(NoticeKind.CONFIG, line)
-        if self._history.messages:
-            self._over_budget_before = results.over_budget(self.store)
-        await self.engine.agent.journal.append(self._history.added)
+        if self.parts.history.messages:
+            self._over_budget_before = results.over_budget(self.parts.store)
+        await self.parts.engine.agent.journal.append(self.parts.history.added)
         greeting = await self._greeting()
-        for task in self.coordinator.live():
+        for task in self.parts.coordinator.live():
             await self._adopt(task)
-        if self._history.added and (live := await self.engines.live_tasks()):
-            await self.engine.append(*live)
+        if self.parts.history.added and (live := await self.parts.engines.recollection.live_tasks()):
+            await self.parts.engine.append(*live)
         prompt = self.options.prompt
         if prompt and parse_command(prompt) is not None:
             return prompt
@@ -361,34 +261,33 @@ class Session:
 
     def _unbegun_goal(self) -> str | None:
         """What the session was made for, if its owner died before the first message of it was stored."""
-        return None if self._history.messages else self.record.goal
+        return None if self.parts.history.messages else self.record.goal
 
     async def _greeting(self) -> tuple[str, ...]:
         """What `SessionStart` hooks want the model to know; the environment they give goes to the tools."""
         taken_up = "fork" if self.options.fork_session else "resume"
-        verdict = await self._hooks.session_start(taken_up if self._history.messages else "startup")
-        self.engines.environment = {**self.engines.environment, **verdict.environment}
-        context = self.engine.agent.tool_context
-        context.environment = {**context.environment, **verdict.environment}
+        verdict = await self.parts.hooks.session_start(taken_up if self.parts.history.messages else "startup")
+        self.parts.engines.add_environment(verdict.environment)
+        self.parts.engine.agent.tool_context.add_environment(verdict.environment)
         return verdict.context
 
     async def _from_person(self, prompt: str, more: tuple[str, ...] = ()) -> Message:
         """A prompt with what hooks add. Raises `ConfigError` if a `UserPromptSubmit` hook erases it."""
-        verdict = await self._hooks.user_prompt_submit(prompt)
+        verdict = await self.parts.hooks.user_prompt_submit(prompt)
         if verdict.blocked:
-            await self._hooks.session_end("other")
+            await self.parts.hooks.session_end("other")
             raise ConfigError(_refusal(verdict))
-        now, surroundings = self.store.clock.now(), self._history.surroundings
+        now, surroundings = self.parts.store.clock.now(), self.parts.history.surroundings
         changed = news(surroundings["system"], Path(self.record.cwd), now) if surroundings else None
         return user("\n\n".join((prompt, *more, *verdict.context, *filter(None, [changed]))), at=now)
 
     def _notice(self, kind: NoticeKind, text: str) -> None:
-        self._observer(Observed(self.store.session_id, None, Notice(kind, self.engines.redact(text))))
+        self.parts.observer(Observed(self.parts.store.session_id, None, Notice(kind, self.parts.redact(text))))
 
     def _has_open_turn(self) -> bool:
         """Whether the stored conversation waits for an answer of the model."""
-        last = self.engine.messages[-1] if self.engine.messages else None
-        if last is None or was_made_by_hand(self.engine.messages):
+        last = self.parts.engine.messages[-1] if self.parts.engine.messages else None
+        if last is None or was_made_by_hand(self.parts.engine.messages):
             return False
         return not (last.kind == "answer" and not last.tool_uses)
 
@@ -396,16 +295,16 @@ class Session:
         """One run of the coordinator's loop."""
         self._is_verified = self._is_shaped = False
         limit = self.options.max_turns
-        left = None if limit is None else max(0, limit - self.engine.tool_turns)
+        left = None if limit is None else max(0, limit - self.parts.engine.tool_turns)
         return await self._submit(prompt, Limits(max_turns=left, token_budget=self.options.turn_target))
 
     async def _submit(self, prompt: Message | str | None, limits: Limits = Limits()) -> Result:
         result: Result | None = None
         self._in_turn = True
         try:
-            async for event in self.engine.submit_message(prompt, limits):
+            async for event in self.parts.engine.submit_message(prompt, limits):
                 result = event if isinstance(event, Result) else None
-                self._observer(Observed(self.store.session_id, None, event))
+                self.parts.observer(Observed(self.parts.store.session_id, None, event))
         finally:
             self._in_turn = False
         assert result is not None
@@ -420,14 +319,14 @@ class Session:
 
     async def _more_to_do(self) -> bool:
         """Wait until something is ready for the coordinator (True), or nothing can come any more (False)."""
-        changed = self.coordinator.changed
+        changed = self.parts.wakes.ready
         while self._ending is None:
             changed.clear()
-            self._inbox.nudge()
+            self.parts.inbox.nudge()
             may_speak = not self._interrupts or self._stays
-            if self._commands or (may_speak and self._inbox.waiting() and not self._should_hear_more()):
-                if self.backend.running():
-                    await self.store.clock.sleep(TOGETHER)
+            if self._commands or (may_speak and self.parts.inbox.waiting() and not self._should_hear_more()):
+                if self.parts.backend.running():
+                    await self.parts.store.clock.sleep(TOGETHER)
                 return self._ending is None
             if not self._stays and not self._something_runs():
                 return False
@@ -436,29 +335,29 @@ class Session:
 
     def _should_hear_more(self) -> bool:
         """The budget leaves the coordinator little more than its report: that is made when all workers have ended."""
-        return not self._stays and not self._budget.has_room and self._workers_run()
+        return not self._stays and not self.parts.budget.has_room and self._workers_run()
 
     def _something_runs(self) -> bool:
-        return bool(self.backend.running() or self.coordinator.live())
+        return bool(self.parts.backend.running() or self.parts.coordinator.live())
 
     async def _let_workers_end(self, result: Result | None) -> None:
         """A coordinator that failed takes nobody along: its workers go on to their own ends, and what they report
         waits in the store for a resumed session."""
         if self._ending is None and result is not None and self._workers_run():
-            why = failure.in_words(result, self.store.session_id) or ""
+            why = failure.in_words(result, self.parts.store.session_id) or ""
             self._notice(NoticeKind.COORDINATOR_FAILED, f"{why}; its workers go on to their ends".lstrip("; "))
         while self._ending is None and self._workers_run():
-            self.coordinator.changed.clear()
+            self.parts.wakes.ready.clear()
             if self._workers_run():
-                await self.coordinator.changed.wait()
+                await self.parts.wakes.ready.wait()
 
     def _workers_run(self) -> bool:
-        return any(task.reports for task in self.coordinator.live()) or self._reporting()
+        return any(task.reports for task in self.parts.coordinator.live()) or self._reporting()
 
     def _reporting(self) -> bool:
         """Whether a run is still here whose end is stored already, and that may have more to say."""
-        live = {task.id for task in self.coordinator.live()}
-        return any(task_id not in live for task_id in self.backend.running())
+        live = {task.id for task in self.parts.coordinator.live()}
+        return any(task_id not in live for task_id in self.parts.backend.running())
 
     def _finished(self, result: Result | None) -> bool:
         return self._ending is None and not self._interrupts and (result is None or not result.is_error)
@@ -493,9 +392,9 @@ class Session:
     async def _may_end(self, result: Result | None) -> bool:
         """End the session if nothing waits and nothing lives: one transaction decides and stores it, so that nothing
         can come in between. Not while a person stays."""
-        await self._processes.end_own()
+        await self.parts.processes.end_own()
         closing = self._closing(result, live=())
-        store, is_idle = self.store, False
+        store, is_idle = self.parts.store, False
         self._end_is_stored = True  # from here on a lease that is gone was given back, not lost
         try:
             is_idle = await store.write(
@@ -505,27 +404,11 @@ class Session:
             self._end_is_stored = is_idle
         return is_idle
 
-    async def leave_as_guest(self) -> None:
-        """In place of `run`, on a node: give up what was opened to take part in the session, and leave it as it stands."""
-        await self.backend.close(Cause.TERMINATED)
-        self._budget.close()
-        await self.engine.close()
-        if self.engines.memory is not None:
-            self.engines.memory.close()
-        await self._hooks.close()
-
     # ── reactions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _adopt(self, task: TaskRecord) -> None:
         """Run a task that this process does not run yet: of an earlier owner, or created by another process."""
-        await self.backend.spawn(task.id)
-
-    def _nudge_all(self) -> None:
-        for task_id in self.backend.running():
-            self.backend.nudge(task_id)
-        self._inbox.nudge()
-        self._questions.look()
-        self.coordinator.changed.set()
+        await self.parts.backend.spawn(task.id)
 
     def _wrap_up(self, task: TaskRecord) -> None:
         """Another process wants the task to end with a last report: tell it, and end it when its time is over."""
@@ -534,22 +417,22 @@ class Session:
             self._spawn(self._end_after(task))
 
     async def _end_after(self, task: TaskRecord) -> None:
-        store, by = self.store, task.stop_requested_by or BY_USER
+        store, by = self.parts.store, task.stop_requested_by or BY_USER
         if task.stop_wrap_up:
             text = (
                 f"You are to be stopped in {task.stop_wrap_up:.0f} seconds. Report now, without further tool calls, "
                 "what you have."
             )
             await self._put(task.agent_id, text, "system")
-            self.backend.nudge(task.id)
+            self.parts.backend.nudge(task.id)
             await store.clock.sleep(task.stop_wrap_up)
-        await self.coordinator.stop(task.id, by=by)
+        await self.parts.coordinator.stop(task.id, by=by)
 
     async def _stop_workers(self) -> None:
-        await asyncio.gather(*(self.coordinator.stop(task.id, by=BY_USER) for task in self.coordinator.live()))
+        await asyncio.gather(*(self.parts.coordinator.stop(task.id, by=BY_USER) for task in self.parts.coordinator.live()))
 
     async def _time_limit(self) -> None:
-        await self._limit.run_out()
+        await self.parts.time_limit.run_out()
         self.end(Cause.TIMEOUT)
 
     def _spawn(self, work: Any) -> None:
@@ -562,29 +445,28 @@ class Session:
     async def _close(self, result: Result | None) -> RunOutcome:
         """Unwind what runs, store how it ended, and say so."""
         live = self._still_live()
-        await self.backend.close(Cause.TERMINATED)
+        await self.parts.backend.close(Cause.TERMINATED)
         if not self._end_is_stored:  # else they were ended before, and another process may drive the session already
-            await self._processes.end_own()
-        self._budget.close()
-        await self.engine.close()
-        if self.engines.memory is not None:
-            self.engines.memory.close()
-        await self._hooks.session_end(str(self._ending or "other"))
-        await self._hooks.close()
-        code, value = await results.conclude(self.store, self.engines, self._closing(result, live))
-        return RunOutcome(code, value, self.store.session_id)
+            await self.parts.processes.end_own()
+        await self.parts.let_engine_go()
+        await self.parts.hooks.session_end(str(self._ending or "other"))
+        await self.parts.hooks.close()
+        code, value = await results.conclude(
+            self.parts.store, self.parts.redact, self.parts.denials, self._closing(result, live)
+        )
+        return RunOutcome(code, value, self.parts.store.session_id)
 
     def _closing(self, result: Result | None, live: tuple[str, ...]) -> results.Closing:
-        over_budget = (id for id in results.over_budget(self.store) if id not in self._over_budget_before)
+        over_budget = (id for id in results.over_budget(self.parts.store) if id not in self._over_budget_before)
         return results.Closing(
-            session_id=self.store.session_id,
+            session_id=self.parts.store.session_id,
             result=result,
             ending=self._ended_early(),
             live=live,
             over_budget=tuple(over_budget),
             unverified=self._verifier.failure,
             lost_directory=self.record.cwd if self._held is not None and self._held.is_gone else None,
-            duration=self.store.clock.monotonic() - self._started,
+            duration=self.parts.store.clock.monotonic() - self._started,
             turns=self._turns,
             in_turn=self._ended_in_turn,
             is_stored=self._end_is_stored,
@@ -594,7 +476,7 @@ class Session:
         if self._ending is Cause.LOST or self._end_is_stored:
             return ()
         try:
-            return tuple(task.id for task in self.coordinator.live())
+            return tuple(task.id for task in self.parts.coordinator.live())
         except DatabaseError:
             return ()  # the store says itself that it cannot be read
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -67,7 +67,6 @@ class AgentTool(Tool):
             self.input_schema = {**self.input_schema, "properties": {**PROPERTIES, "tags": TAGS}}
         self._coordinator = coordinator
         self._foreground = foreground
-        self.is_full: Callable[[], bool] = lambda: False  # whether the window has room for another report
         self.description = _description(agents, foreground)
 
     def is_concurrency_safe(self, input: Input) -> bool:
@@ -77,7 +76,7 @@ class AgentTool(Tool):
         return f"Agent {input.get('description', '')}"
 
     async def validate_input(self, input: Input, context: ToolContext) -> str | None:
-        if self.is_full():
+        if context.fill.is_nearly_full:
             return (
                 "your conversation fills nearly all of the window: no new worker now, its report would not fit. Finish"
                 " what you have, or try again after the next summary."

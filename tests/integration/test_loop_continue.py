@@ -1,8 +1,10 @@
 """The seven ways back to the top, each through the real SDK: the reason, the request that went out, what was seen."""
 
+import asyncio
+
 import pytest
 
-from tests.support.agent import FAST, Probe, drive
+from tests.support.agent import FAST, Probe, collect, drive, engine
 from tests.support.fake_api import (
     FakeAPI,
     http_error,
@@ -243,3 +245,18 @@ def test_auto_compaction_happens_before_the_window_is_full(tmp_path):
         run = drive(api, tmp=tmp_path, tools=[Probe(then=long)], settings=small)
     assert [n.data["trigger"] for n in run.notices("compaction")] == ["auto"]
     assert run.result.text == "Done."
+
+
+def test_a_model_chosen_between_two_prompts_answers_the_next_and_none_is_the_first_one_again(tmp_path):
+    async def main(api):
+        subject = engine(api, tmp_path)
+        await collect(subject, "one")
+        for chosen in ("claude-haiku-4-5", None):
+            subject.use_model(chosen)
+            await collect(subject, "next")
+        await subject.close()
+        await subject.agent.client.close()
+
+    with FakeAPI([text("a"), text("b"), text("c")]) as api:
+        asyncio.run(main(api))
+    assert [request.body["model"] for request in api.requests] == [SONNET_5, "claude-haiku-4-5", SONNET_5]

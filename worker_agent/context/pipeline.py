@@ -121,6 +121,20 @@ class Pipeline:
             self._change(one, messages, window)
         return bool(staged)
 
+    def begin_staging(self) -> None:
+        """A summary is being made, until `stage` says what came of it."""
+        self.staging = True
+
+    def stage(self, summary: Collapse | None) -> None:
+        """What came of the summary: it waits to be committed; None where it failed."""
+        self.staging = False
+        if summary is not None:
+            self.staged.append(summary)
+
+    def collapse_no_more(self) -> None:
+        """The endpoint refused an edited history: never again."""
+        self.collapses = False
+
     def decide(self, decision: Decision) -> None:
         """Take a decision. It holds from now on, and waits in `take_new` to be recorded before it is sent."""
         self.decisions.append(decision)

@@ -91,11 +91,6 @@ class ContextPort(Protocol):
         """Whether what is sent is not what was said: something was snipped, cleared or collapsed."""
         ...
 
-    @property
-    def is_nearly_full(self) -> bool:
-        """Whether so much of the window is used that no new worker should report into it."""
-        ...
-
     def drain_collapses(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
         """Commit every staged collapse."""
         ...

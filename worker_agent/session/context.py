@@ -110,18 +110,11 @@ class AgentContext:
     def has_staged_collapses(self) -> bool:
         return bool(self.pipeline.staged)
 
-    @property
-    def is_nearly_full(self) -> bool:
-        """Whether so much of the window is used that no new worker should report into it."""
-        return self.pipeline.share >= self.agent.settings.context.collapse_block_spawns
-
     async def prepare(self, messages: tuple[Message, ...], info: ModelInfo, tracking: Tracking) -> Prepared:
-        outcome = self.pipeline.run(messages, info, tracking)
-        await self._record()
+        outcome = await self._run(messages, info, tracking)
         tokens, pressure = await self._at_the_edge(outcome, info, tracking)
         if pressure is Pressure.COMPACT and await self._has_late_collapse():
-            outcome = self.pipeline.run(messages, info, tracking)
-            await self._record()
+            outcome = await self._run(messages, info, tracking)
             tokens, pressure = outcome.tokens, outcome.pressure
         if pressure is Pressure.COMPACT:
             compacted = await self.compact(messages, info, "auto")
@@ -142,6 +135,14 @@ class AgentContext:
             context_management=outcome.context_management,
             betas=_betas(outcome),
         )
+
+    async def _run(self, messages: tuple[Message, ...], info: ModelInfo, tracking: Tracking) -> Outcome:
+        """The steps; what they decided is recorded, and how full the window is is said."""
+        outcome = self.pipeline.run(messages, info, tracking)
+        limit = self.agent.settings.context.collapse_block_spawns
+        self.agent.tool_context.fill.say(is_nearly_full=self.pipeline.share >= limit)
+        await self._record()
+        return outcome
 
     async def _has_late_collapse(self) -> bool:
         """Whether a summary came since the steps ran. One that is being made is waited for: it is there sooner than one
@@ -177,7 +178,7 @@ class AgentContext:
             refused = self.pipeline.tokens(self.pipeline.draw(messages), info)
             info = replace(info, window=min(info.window, max(refused, SMALLEST_REFUSED)))
         if trigger == "edited":  # this endpoint takes no edited history: never again
-            self.pipeline.collapses = False
+            self.pipeline.collapse_no_more()
         self._spill_giants(messages, info)
         await self._record()
         view = self.pipeline.draw(messages)
@@ -222,7 +223,7 @@ class AgentContext:
             return
         stretch = self.pipeline.stretch(messages, info)
         if stretch is not None:
-            self.pipeline.staging = True
+            self.pipeline.begin_staging()
             self._staging = asyncio.create_task(self._stage(stretch, info))
 
     def largest(self, messages: tuple[Message, ...], info: ModelInfo) -> str:
@@ -327,13 +328,11 @@ class AgentContext:
             staged = await self._summarise(stretch, info)
         except ModelError:
             staged = None
-        finally:
-            self.pipeline.staging = False
-        if staged is None:
-            self._stage_failures += 1
-        else:
-            self._stage_failures = 0
-            self.pipeline.staged.append(staged)
+        except BaseException:
+            self.pipeline.stage(None)
+            raise
+        self.pipeline.stage(staged)
+        self._stage_failures = self._stage_failures + 1 if staged is None else 0
 
     async def _summarise(self, stretch: Stretch, info: ModelInfo) -> Collapse | None:
         if stretch.means is Means.SERVER:

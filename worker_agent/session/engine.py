@@ -8,7 +8,7 @@ turns, money, and the schema of a structured result (at most 5 tries).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from worker_agent import events as e
@@ -58,7 +58,7 @@ class QueryEngine:
         self.usage = UsageSum(agent.client.cost)
         self.turns = 0
         self.tool_turns = 0  # model calls whose tools ran: what `max_turns` counts
-        self.model = agent.model
+        self.model = self._first_model = agent.model
         self._pieces: list[str] = []  # of the text that is being written
         self._abort = AbortSignal()
         self._overloads = Overloads(OverloadCounter(agent.settings.retry.overloads_before_fallback))
@@ -76,6 +76,11 @@ class QueryEngine:
     def partial_text(self) -> str:
         """What was written of an answer that is not whole yet."""
         return "".join(self._pieces)
+
+    def use_model(self, model: str | None) -> None:
+        """From the next prompt on; None is the model it began with."""
+        self.agent = replace(self.agent, model=model or self._first_model)
+        self.model = self.agent.model
 
     def interrupt(self, cause: Cause) -> None:
         """Stop what runs now; the running `submit_message` ends with its `Result`."""

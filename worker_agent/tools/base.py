@@ -89,6 +89,10 @@ class PermissionPolicy(Protocol):
     @property
     def mode(self) -> str: ...
 
+    def in_mode(self, mode: str) -> PermissionPolicy:
+        """The same rules in another mode. Raises `ValueError` for an unknown one."""
+        ...
+
     async def decide(self, tool: Tool, input: Input, context: ToolContext) -> Decision:
         """deny rule → ask rule → the tool's own check → mode → allow rule; `Ask` where a person must say."""
         ...
@@ -184,6 +188,17 @@ class ReadFile:
     order: int = 0  # rises with every read; the latest files are read afresh after a compaction
 
 
+class Fill:
+    """How much of an agent's window is used, for tools that would bring much into it. The agent's context says it before
+    every call of the model."""
+
+    def __init__(self) -> None:
+        self.is_nearly_full = False
+
+    def say(self, *, is_nearly_full: bool) -> None:
+        self.is_nearly_full = is_nearly_full
+
+
 @dataclass(slots=True)
 class ShellState:
     """What lasts between shell calls of one agent."""
@@ -202,7 +217,7 @@ class BackgroundShells(Protocol):
 @dataclass(slots=True, kw_only=True)
 class ToolContext:
     """Everything a tool may know and touch. One an agent; the executor gives each call a copy made by `for_call`,
-    whose caches (`read_files`, `shell`, `denials`) stay the agent's own.
+    whose caches (`read_files`, `shell`, `denials`, `fill`) stay the agent's own.
 
     `roots` are the directories the agent may read unasked (and write in `acceptEdits`): working directory, added
     directories, scratchpad. `spill_dir` takes results over their cap. `environment` is what a process of a tool gets.
@@ -228,6 +243,7 @@ class ToolContext:
     read_files: dict[Path, ReadFile] = field(default_factory=dict)
     shell: ShellState | None = None
     denials: list[PermissionDenial] = field(default_factory=list)
+    fill: Fill = field(default_factory=Fill)
     # of one call
     tool_use_id: str = ""
     confine: Confine = Confine.GUARD  # how far the gates want a shell command to be held
@@ -241,6 +257,14 @@ class ToolContext:
         """How a shell command of this call is confined."""
         sandbox, level = self.sandbox, self.confine
         return (lambda argv, cwd: sandbox.wrap(argv, cwd, level)) if sandbox is not None else None
+
+    def set_mode(self, mode: str) -> None:
+        """From the next call on. Raises `ValueError` for an unknown mode."""
+        self.permissions = self.permissions.in_mode(mode)
+
+    def add_environment(self, more: Mapping[str, str]) -> None:
+        """For every process that is begun from now on."""
+        self.environment = {**self.environment, **more}
 
     def for_call(self, tool_use_id: str, progress: Callable[[str], None]) -> ToolContext:
         return replace(self, tool_use_id=tool_use_id, progress=progress)

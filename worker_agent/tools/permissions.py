@@ -91,6 +91,10 @@ class Policy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", Mode.parse(self.mode))
 
+    def in_mode(self, mode: str) -> Policy:
+        """The same rules in another mode. Raises `ValueError` for an unknown one."""
+        return replace(self, mode=mode)
+
     async def decide(self, tool: Tool, input: Input, context: ToolContext) -> Decision:
         """Allow, Deny or Ask; see the head of this file."""
         return (await self.verdict(tool, input, context)).decision

@@ -28,7 +28,7 @@ from worker_agent.events import MessageAdded, Result, TextDelta, Tombstone
 from worker_agent.words import counted
 
 if TYPE_CHECKING:
-    from coordinator.session.session import SessionHandle
+    from coordinator.session.handle import SessionHandle
 
 LEAVE = frozenset({"/quit", "/exit"})
 PROMPT = "> "

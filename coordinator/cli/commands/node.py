@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -28,8 +27,7 @@ from tasks import nodes as rows
 from tasks.nodes import NewNode, NodeRecord
 
 if TYPE_CHECKING:
-    from coordinator.other_processes.foreign import Reactions
-    from coordinator.session.session import Session
+    from coordinator.session.parts import Parts
     from tasks.records import SessionRecord
 
 NICE = 10  # by how much the commands of workers are nicer than a node, which says that it lives
@@ -79,7 +77,7 @@ async def _serve(cli: Context, own: NewNode, drain: float) -> int:
     from coordinator.cluster.engine import Engine
     from coordinator.cluster.node import Node
 
-    async def enter(record: SessionRecord, reacting: Callable[[Reactions], Reactions], stack: AsyncExitStack) -> Session:
+    async def enter(record: SessionRecord, stack: AsyncExitStack) -> Parts:
         from coordinator import app
         from coordinator.cluster import carried, workspace
 
@@ -87,7 +85,7 @@ async def _serve(cli: Context, own: NewNode, drain: float) -> int:
         if options.workspace == workspace.GIT:
             place = await workspace.ground(options, record.id, cli.paths)
             options = replace(options, cwd=place, trust=carried.trust(options.carried, place))
-        return await app.enter(options, cli.database, record, lambda seen: None, reacting, stack)
+        return await app.enter(options, cli.database, record, lambda seen: None, stack)
 
     serving = Node(cli.database, Engine(cli.database), own, enter, cli.console.note, drain)
     loop = asyncio.get_running_loop()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.agents.engines import EngineFactory
 from coordinator.agents.inbox import TaskInbox
 from coordinator.agents.journal import TaskJournal, from_record, load_history, surroundings_row, to_record
+from coordinator.agents.taking_up import Recollection
 from coordinator.agents.transcript_file import TranscriptFile, as_markdown
 from coordinator.store import Store
 from tasks import leases, outbox, registry, sessions, transcripts
@@ -179,9 +179,7 @@ def test_a_spawn_whose_result_was_lost_is_answered_from_the_record_of_tasks(stor
     new = NewTask(session_id=store.session_id, description="d", prompt="p", asked_by="t1")
     task = store.database.write(lambda conn: registry.create(conn, new))
     run(store, TaskJournal(store, store.session_id, None).append([user("go"), assistant([call("t1"), call("t2")])]))
-    engines = EngineFactory.__new__(EngineFactory)  # only what the lookup needs
-    engines.store = store
-    loaded = load_history(store, store.session_id, lambda name, input: False, engines._spawned)
+    loaded = Recollection(store, lambda name, input: True, lambda text: text).history(store.session_id)
     first, second = loaded.messages[-1].tool_results
     assert task.id in first["content"] and "is_error" not in first
     assert "does not exist" in second["content"] and second["is_error"]

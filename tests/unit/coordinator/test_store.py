@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.other_processes import lease
 from coordinator.store import Store
+from coordinator.wakes import Signal
 from tasks import leases, sessions
 from tasks.db import Database
 from tasks.errors import DatabaseError
@@ -22,8 +23,9 @@ from worker_agent.config import SystemClock
 def store(tmp_path: Path) -> Any:
     database = Database.open(tmp_path / "store.db")
     session = database.write(lambda conn: sessions.create(conn, goal="g", cwd="/", model="m", options={}))
-    store = Store(database, Writer(database), session.id, leases.this_owner(), SystemClock())
-    lease.acquire(store)
+    owner, clock = leases.this_owner(), SystemClock()
+    fence = lease.acquire(database, session.id, owner, clock)
+    store = Store(database, Writer(database), session.id, owner, clock, fence, failed=Signal())
     yield store
     store.writer.close()
     database.close()
@@ -44,7 +46,7 @@ def title(store: Store) -> str | None:
 @pytest.mark.parametrize("waited_for", [True, False])
 def test_nothing_is_stored_after_the_first_failure(store: Store, waited_for: bool) -> None:
     told: list[str] = []
-    store.on_failure = lambda: told.append(str(store.failure))
+    store.failed.listen(lambda: told.append(str(store.failure)))
 
     async def run() -> None:
         if waited_for:

@@ -1,0 +1,101 @@
+"""What a session stands on: read and checked before it is made or taken over, so that a refusal changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coordinator.agents import definitions, mcp_servers, plugins
+from coordinator.options import RunOptions
+from coordinator.paths import Paths
+from worker_agent.api.client import ModelClient
+from worker_agent.config import Settings, secret_values
+from worker_agent.errors import ConfigError
+from worker_agent.mcp.config import Configured
+from worker_agent.messages import Usage
+from worker_agent.redaction import Redactor
+from worker_agent.tools import settings_files
+from worker_agent.tools.confinement import Choice, choose
+from worker_agent.tools.permissions import Policy
+from worker_agent.tools.rules import Behavior, RuleSet, Source, resolve
+from worker_agent.tools.trust import repository_root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a session stands on, as it was found: files, rules, the means to confine."""
+
+    cwd: Path
+    paths: Paths
+    agents: definitions.Agents
+    files: settings_files.LoadedSettings
+    policy: Policy
+    sandbox: Choice
+    servers: Configured
+    plugins: plugins.Plugins
+    redact: Redactor
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was found and is left out, or counts for nothing, in lines for a person."""
+        return (
+            *(f"{problem.source}: {problem.text}" for problem in self.agents.problems),
+            *self.files.problems,
+            *self.files.held_back,
+            *map(str, self.servers.problems),
+            *self.servers.held_back,
+            *self.plugins.problems,
+        )
+
+
+def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str, client: ModelClient) -> Ground:
+    """Read what a session is made of; nothing is written. Raises `ConfigError` for what makes it impossible."""
+    _check(options, settings, cwd, client)
+    paths, home = Paths.of(settings), Path.home()
+    files = settings_files.load(
+        cwd, home=home, trust=options.trust, settings=options.settings, earlier=options.earlier_settings
+    )
+    brought = plugins.load(
+        repository_root(cwd), home=home, data=paths.plugin_data, trust=options.trust, given=options.plugin_dirs
+    )
+    files = replace(files, hooks=files.hooks + brought.hooks)
+    servers = mcp_servers.configured(
+        cwd, home=home, paths=paths, trust=options.trust, files=files, given=options.mcp_config,
+        only_given=options.strict_mcp_config, plugins=brought.servers,
+    )  # fmt: skip
+    scratch = paths.scratch(session_id)
+    policy = files.policy(
+        cwd=cwd,
+        home=home,
+        mode="plan" if options.plan_only else options.permission_mode,
+        allowed=options.allowed_tools,
+        disallowed=options.disallowed_tools,
+        roots=options.add_dirs,
+    )
+    return Ground(
+        cwd=cwd,
+        paths=paths,
+        agents=plugins.with_plugins(
+            definitions.load(cwd, trust=options.trust, add_dirs=options.add_dirs, user_dir=home / ".claude"), brought.found
+        ),
+        plugins=brought,
+        files=files,
+        policy=replace(policy, rules=policy.rules + _shared(scratch)),
+        sandbox=choose(options.sandbox),
+        servers=servers,
+        redact=Redactor((*secret_values(), *files.secrets, *mcp_servers.secrets_of(servers.servers))),
+    )
+
+
+def _shared(scratch: Path) -> RuleSet:
+    """All agents may write into the scratchpad unasked, but in plan mode."""
+    return RuleSet.parse(Behavior.ALLOW, [f"Edit(/{resolve(scratch)}/**)"], Source("scratchpad"))
+
+
+def _check(options: RunOptions, settings: Settings, cwd: Path, client: ModelClient) -> None:
+    """What makes a run pointless, before anything is begun. Raises `ConfigError`."""
+    if not cwd.is_dir():
+        raise ConfigError(f"the working directory {cwd} is not there")
+    for model in (settings.model, settings.worker_model, settings.fallback_model):
+        if options.max_budget_usd is not None and model and client.cost(model, Usage(output=1)) is None:
+            raise ConfigError(f"the price of {model} is unknown, so --max-budget-usd cannot hold; use --token-budget")
