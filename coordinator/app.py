@@ -164,7 +164,8 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: 
     mend_credentials()
     if (problem := connection_problem()) is not None:
         raise ConfigError(problem)
-    client = AnthropicClient(settings=settings, clock=clock, on_headers=limiter.headers)
+    remembered = Paths.of(settings).endpoints
+    client = AnthropicClient(settings=settings, clock=clock, on_headers=limiter.headers, remembered=remembered)
     if (problem := client.credentials_problem()) is not None:
         raise Credentials(problem)
     return client

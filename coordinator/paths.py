@@ -35,6 +35,11 @@ class Paths:
         return self.home / "trust.json"
 
     @property
+    def endpoints(self) -> Path:
+        """What endpoints taught: windows that they named in refusals."""
+        return self.home / "endpoints.json"
+
+    @property
     def plugin_data(self) -> Path:
         """Where each plugin has a directory to keep things in."""
         return self.home / "plugins"

@@ -149,10 +149,12 @@ def test_the_summary_is_asked_for_on_the_agents_own_prefix_and_read_from_the_cac
 
 def test_a_compaction_of_everything_by_the_server_ends_with_a_word_that_is_stored_and_stays(tmp_path):
     """What is sent behind the block must be there in the next request too, or bound thinking would break."""
-    script = [TOO_LONG, compaction("ALL OF IT"), message(thinking("hm"), tool_use("Probe", {"n": 1})), text("Done.")]
+    calls = [tool_use("Probe", {"n": n}) for n in range(5)]  # whose results together are too much to be kept
+    again = message(thinking("hm"), tool_use("Probe", {"n": 5}))
+    script = [message(thinking("oh"), *calls), TOO_LONG, compaction("ALL OF IT"), again, text("Done.")]
     with FakeAPI(script) as api:
-        run = drive(api, tmp=tmp_path, tools=[Probe()], settings=Settings(model=SERVER, retry=FAST))
-    third, fourth = (request.messages for request in api.requests[2:])
+        run = drive(api, tmp=tmp_path, tools=[results()], settings=Settings(model=SERVER, retry=FAST))
+    third, fourth = (request.messages for request in api.requests[3:])
     assert [one["role"] for one in third] == ["assistant", "user"]
     assert fourth[:2] == third and fourth[2]["role"] == "assistant"
     assert run.result.text == "Done." and [request.dropped for request in api.requests if request.dropped] == []
@@ -227,6 +229,30 @@ def test_a_newest_message_that_alone_is_too_large_ends_clearly_and_is_named(tmp_
     assert run.result.reason == "prompt_too_long"
     assert "400,000 characters" in run.result.error or "400,0" in run.result.error
     assert len(api.requests) <= 1 + 3
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_prompt_that_fills_most_of_a_small_window_is_sent_word_for_word(tmp_path, earlier):
+    """8k, as many local servers have it: what nobody has answered yet is never left to a summary."""
+    prompt = "Find the word. " + "lorem ipsum " * 2_050  # about 6,150 tokens as we count
+
+    def script(request):
+        return text("SUMMARY: hello was said") if is_summary(request) else text("here it is")
+
+    async def main(api):
+        small = Settings(model=OLD, retry=FAST, context=ContextSettings(window=8_192))
+        subject = engine(api, tmp_path, settings=small)
+        if earlier:
+            await collect(subject, "hello " * 400)
+        run = await collect(subject, prompt)
+        await subject.agent.client.close()
+        return run
+
+    with FakeAPI(script, windows={OLD: 8_192}, allow_prefix_change=True) as api:
+        run = asyncio.run(main(api))
+    assert run.result.text == "here it is" and run.result.error is None
+    assert prompt.strip() in api.requests[-1].last_user_text
+    assert sum(map(is_summary, api.requests)) == earlier
 
 
 def test_one_result_that_is_larger_than_the_window_goes_to_a_file_before_it_is_sent(tmp_path):

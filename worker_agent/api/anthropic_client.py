@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ import orjson
 
 from worker_agent.api import addresses, credentials, errors_map, models, plain
 from worker_agent.api.client import Finished, ModelEvent, ModelInfo, ModelRequest
+from worker_agent.api.remembered import Remembered
 from worker_agent.api.request import Call, RequestBuilder
 from worker_agent.api.stream import Watchdog, fold
 from worker_agent.api.transport import Answer, Endpoint, Transport
@@ -41,7 +43,8 @@ class AnthropicClient:
     """A `ModelClient` for the Messages API and servers compatible with it.
 
     `base_url` and `api_key` win over what is found in the environment and the SDK's profiles. `on_headers` gets the
-    response headers of every answer, for a limiter that reads rate limits."""
+    response headers of every answer, for a limiter that reads rate limits. `remembered` is the file that keeps what endpoints
+    taught; None keeps nothing."""
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class AnthropicClient:
         api_key: str | None = None,
         user_agent: str | None = None,
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
+        remembered: Path | None = None,
         open_transport: OpenTransport = open_transport,
     ) -> None:
         self._settings = settings
@@ -72,8 +76,9 @@ class AnthropicClient:
         self._infos: dict[str, ModelInfo] = {}
         self._counts = True
         self._plain = False  # the endpoint refused a vendor's feature
-        address = base_url if base_url is not None else vendor_address()
-        self._is_vendor = (address or addresses.DEFAULT_ADDRESS).rstrip("/") == addresses.DEFAULT_ADDRESS
+        address = (base_url if base_url is not None else vendor_address()) or addresses.DEFAULT_ADDRESS
+        self._is_vendor = address.rstrip("/") == addresses.DEFAULT_ADDRESS
+        self._remembered = Remembered(remembered, address, self._clock) if remembered is not None else None
 
     # --- the port
 
@@ -102,7 +107,9 @@ class AnthropicClient:
             return error.as_unsupported(plain.news(feature, error) if is_first else None)
         model = request.model
         if error.kind is ErrorKind.PROMPT_TOO_LONG and error.limit and SMALLEST_WINDOW <= error.limit < info.window:
-            self._infos[model] = replace(info, window=error.limit, max_output=min(info.max_output, error.limit))
+            self._infos[model] = _with_window(info, error.limit)
+            if self._remembered is not None:
+                self._remembered.learned(model, error.limit)
         return None
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
@@ -182,15 +189,23 @@ class AnthropicClient:
     async def _find_info(self, model: str) -> ModelInfo:
         info = models.info_for(model)
         if info.known:
-            self._infos[model] = info
+            self._infos[model] = info = self._as_remembered(model, info)
             return info
         async with self._asking:  # many agents start at once: one of them asks
             if model not in self._infos:
                 info, final = await self._ask_for_info(info.id)
+                info = self._as_remembered(model, info)
                 if not final:
                     return info
                 self._infos[model] = info
         return self._infos[model]
+
+    def _as_remembered(self, model: str, info: ModelInfo) -> ModelInfo:
+        """With the window that this endpoint named in an earlier session; one that a person set stands."""
+        if self._remembered is None or self._settings.context.window is not None:
+            return info
+        window = self._remembered.window(model)
+        return _with_window(info, window) if window is not None and window < info.window else info
 
     async def _ask_for_info(self, id: str) -> tuple[ModelInfo, bool]:
         """(what the endpoint says or else a guess, whether that is its last word)."""
@@ -224,6 +239,10 @@ class AnthropicClient:
         if not _is_success(answer):
             raise errors_map.from_response(answer.status, answer.headers, body, self._clock.now())
         return _json_object(body)
+
+
+def _with_window(info: ModelInfo, window: int) -> ModelInfo:
+    return replace(info, window=window, max_output=min(info.max_output, window))
 
 
 def _is_success(answer: Answer) -> bool:

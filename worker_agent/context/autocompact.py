@@ -42,7 +42,8 @@ def kept(
 ) -> tuple[Message, ...]:
     """The newest messages, which a compaction keeps as they are: what nobody has answered yet, and before it whole
     turns up to `share` of the window. The kept part begins with an answer, so that it stays the same behind a summary.
-    What an earlier compaction made (its ids are in `rebuilt`) is made anew, and bounds what is kept."""
+    What an earlier compaction made (its ids are in `rebuilt`) is made anew, and bounds what is kept. A prompt that nobody
+    has answered is kept however large it is: no summary says what a person asked for."""
     taken: list[Message] = []
     begin, size, unanswered, bounded = 0, 0, True, False
     for group in reversed(groups(view)):
@@ -59,7 +60,15 @@ def kept(
         taken[:0] = stretch
         if unanswered or stretch[0].role == "assistant":
             begin = len(taken)
-    return tuple(taken[len(taken) - begin :])
+    found = taken[len(taken) - begin :]
+    ids = {message.id for message in found}
+    return (*(prompt for prompt in unanswered_prompts(view, rebuilt) if prompt.id not in ids), *found)
+
+
+def unanswered_prompts(view: Sequence[Message], rebuilt: Collection[str] = ()) -> tuple[Message, ...]:
+    """What was asked since the last answer or compaction, in order."""
+    since = itertools.takewhile(lambda message: message.role != "assistant" and not is_made(message, rebuilt), reversed(view))
+    return tuple(message for message in since if message.kind == "prompt")[::-1]
 
 
 def is_made(message: Message, rebuilt: Collection[str] = ()) -> bool:

@@ -188,6 +188,8 @@ class AgentContext:
         past = tuple(message for message in view if message.id not in kept_ids)
         if trigger == "media":
             past = tuple(without_media(message) for message in past)
+        if all(message.kind == "boundary" for message in past):
+            return None
         summary = await self._summary(past, info, "\n".join(filter(None, (instructions, *hints))))
         if summary is None:
             return None
@@ -243,12 +245,13 @@ class AgentContext:
     # ── summaries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _kept(self, view: tuple[Message, ...], messages: tuple[Message, ...], info: ModelInfo) -> tuple[Message, ...]:
-        """What a compaction keeps; nothing, if nothing would be left to summarise."""
+        """What a compaction keeps; of what was answered nothing, if nothing would be left to summarise."""
         context = self.agent.settings.context
         rebuilt = rebuild.rebuilt_ids(messages)
         part = newest_part(view) if means_for(info) is Means.SERVER else view
         kept = autocompact.kept(part, info, effective_window(info, context), context.compact_keep, rebuilt)
-        return kept if any(message.kind != "boundary" for message in view[: len(view) - len(kept)]) else ()
+        left = {message.id for message in view if message.kind != "boundary"} - {message.id for message in kept}
+        return kept if left else autocompact.unanswered_prompts(part, rebuilt)
 
     async def _summary(
         self, past: tuple[Message, ...], info: ModelInfo, instructions: str

@@ -234,6 +234,13 @@ def test_what_nobody_answered_yet_is_kept_though_the_turn_before_it_is_not():
     assert [msg.id for msg in autocompact.kept(view, Model(), 100_000, 0.1)] == ["q"]
 
 
+def test_a_prompt_that_nobody_answered_is_kept_however_large_and_whatever_came_behind_it():
+    news = m.user("n" * 4_000, kind="attachment", id="news")
+    view = [m.user("goal"), *turns(2), m.user("q" * 400_000, id="q"), news]
+    assert [msg.id for msg in autocompact.kept(view, Model(), 8_000, 0.1)] == ["q", "news"]
+    assert [msg.id for msg in autocompact.kept(view, Model(), 4_000, 0.1)] == ["q"]
+
+
 def test_what_a_compaction_made_is_never_kept_by_the_next():
     boundary = m.notice("", kind="boundary")
     view = [boundary, m.user("s", kind="summary"), *turns(1), m.user("file", id="f"), m.user("go", id="q")]
