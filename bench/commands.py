@@ -55,22 +55,32 @@ def fill(home: Path, count: int) -> None:
         driver.commit()
 
 
+def measured(counts: Sequence[int], pairs: int) -> dict[tuple[str, int], list[float]]:
+    """CPU over the bare Python's, a value a pair, for each command and number of tasks."""
+    found: dict[tuple[str, int], list[float]] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        homes = {count: Path(directory) / str(count) for count in counts}
+        for count, home in homes.items():
+            home.mkdir()
+            fill(home, count)
+        for name, arguments in COMMANDS.items():
+            command = [sys.executable, "-m", "coordinator", *arguments]
+            for _ in range(pairs):
+                for count, home in homes.items():
+                    found.setdefault((name, count), []).append(cpu(command, home) / cpu(BARE, home))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, nargs="*", default=[0, 10_000])
     parser.add_argument("--pairs", type=int, default=7)
     options = parser.parse_args()
+    found = measured(options.tasks, options.pairs)
     print("| command | " + " | ".join(f"{count:,} tasks" for count in options.tasks) + " |")
     print("|---|" + "---|" * len(options.tasks))
-    with tempfile.TemporaryDirectory() as directory:
-        homes = [Path(directory) / str(count) for count in options.tasks]
-        for home, count in zip(homes, options.tasks, strict=True):
-            home.mkdir()
-            fill(home, count)
-        for name, arguments in COMMANDS.items():
-            command = [sys.executable, "-m", "coordinator", *arguments]
-            cells = [statistics.median(cpu(command, home) / cpu(BARE, home) for _ in range(options.pairs)) for home in homes]
-            print(f"| {name} | {' | '.join(f'{cell:.2f}' for cell in cells)} |", flush=True)
+    for name in COMMANDS:
+        print(f"| {name} | " + " | ".join(f"{statistics.median(found[name, count]):.2f}" for count in options.tasks) + " |")
 
 
 if __name__ == "__main__":
