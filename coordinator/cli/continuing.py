@@ -34,10 +34,10 @@ KEPT = (
     "use_coordinator", "offline", "wait_approvals", "approval_timeout", "max_turns", "timeout", "json_schema", "worker_model", "fallback_model",
     "mcp_config", "strict_mcp_config", "plugin_dirs",
 )  # fmt: skip
-# What is said for one run: how its output looks, which session it is, where it runs.
+# What is said for one run: how its input and output look, who answers, which session it is, where it runs.
 NOT_KEPT = (
     "print_only", "output_format", "include_partial_messages", "cwd", "continue_last", "resume", "fork_session", "session_id",
-    "background",
+    "background", "input_format", "permission_prompt_tool",
 )  # fmt: skip
 
 
