@@ -1,7 +1,10 @@
 """The first thing that runs: what a signal does while nobody listens yet, or any more; the three standard streams.
 
-A signal that comes while modules are imported, or while the process leaves, ends it at once with its documented code:
-no traceback, and never the code of a signal that nobody handled. What was to be ignored (`nohup`) stays ignored.
+A signal that comes while nobody listens, or while the process leaves, ends it at once with its documented code: no
+traceback, and never the code of a signal that nobody handled. What was to be ignored (`nohup`) stays ignored.
+
+No `KeyboardInterrupt` before the imports are done: raised in the middle of one it can leave the lock of all imports
+taken, and every other thread then waits for ever. What is on disk bears an end at any moment.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from types import FrameType
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}  # of `exit_codes.py`, which is not loaded yet
+_last_words: dict[int, bytes] = {}
 
 
 def leave_on_signals() -> None:
@@ -33,12 +39,23 @@ def _shut_out() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def have_last_words(words: Mapping[int, bytes]) -> None:
+    """What goes to stdout when a signal ends the process, by the signal's number: made before, as nothing can be then."""
+    _last_words.clear()
+    _last_words.update(words)
+
+
 def _leave(number: int, _frame: FrameType | None) -> None:
+    with suppress(Exception):  # what was printed and not yet written; the signal may have come in the middle of that
+        sys.stdout.flush()
+    if number in _last_words:
+        with suppress(OSError):
+            os.write(1, _last_words[number])
     os._exit(CODES[signal.Signals(number)])
 
 
 def raise_interrupts() -> None:
-    """From here on an interrupt is a `KeyboardInterrupt` again, for commands that wait."""
+    """From here on an interrupt is a `KeyboardInterrupt` again, for commands with something to put away."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

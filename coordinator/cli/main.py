@@ -86,6 +86,10 @@ def cli(ctx: click.Context) -> int | None:
 def invoke(args: Sequence[str] | None, context: Context) -> int:
     """Run the command that `args` name; its exit code."""
     words = sys.argv[1:] if args is None else list(args)
+    if any("json" in word for word in words):
+        from coordinator.cli import unbegun
+
+        unbegun.foresee(context, words)
     try:
         code = cli.main(args=words, prog_name="coordinator", standalone_mode=False, obj=context)
         return code if isinstance(code, int) else ExitCode.DONE
@@ -139,8 +143,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     context = Context()
     log.install(context)
     try:
-        early.raise_interrupts()
         code = invoke(args, context)
+        early.have_last_words({})
         early.leave_on_signals()
     except KeyboardInterrupt:  # just before, or just after, somebody listened
         code = ExitCode.INTERRUPTED

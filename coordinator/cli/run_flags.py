@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from coordinator.cli import unbegun
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options
 
@@ -128,6 +129,7 @@ def _learn_format(ctx: click.Context, _param: click.Parameter, value: str) -> st
     """Known before any other flag can be refused."""
     if (cli := ctx.find_object(Context)) is not None:
         cli.result_format = value
+        unbegun.foresee(cli, [])
     return value
 
 

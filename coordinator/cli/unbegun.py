@@ -6,12 +6,17 @@ A command line that cannot be parsed has told nothing yet, so that the format is
 
 from __future__ import annotations
 
+import json
+import signal
 import uuid
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
+from coordinator.cli import early
 from coordinator.cli.context import Context
 from coordinator.views.ends import subtype
+from worker_agent.causes import Cause
 from worker_agent.config import variable
 
 FORMATS = ("json", "stream-json")
@@ -24,6 +29,26 @@ def tell(context: Context, words: Sequence[str], reason: str, message: str) -> N
     form = context.result_format or _format_in(words)
     if form not in FORMATS or context.has_result:
         return
+    early.have_last_words({})
+    value = _result(context, form, reason, message)
+    context.has_result = True
+    if form == "json":
+        context.console.json(value)
+    else:
+        context.console.json_line(value)
+
+
+def foresee(context: Context, words: Sequence[str]) -> None:
+    """Have the object ready for a signal that comes before anybody listens."""
+    form = context.result_format or _format_in(words)
+    ends = {signal.SIGINT: Cause.PERSON, signal.SIGTERM: Cause.TERMINATED, signal.SIGHUP: Cause.TERMINATED}
+    early.have_last_words({
+        number: json.dumps(_result(context, form, cause, cause.to_person)).encode() + b"\n" if form in FORMATS else b""
+        for number, cause in ends.items()
+    })  # fmt: skip
+
+
+def _result(context: Context, form: str, reason: str, message: str) -> dict[str, Any]:
     value = {
         "type": "result",
         "subtype": subtype(reason, is_error=True),
@@ -47,11 +72,7 @@ def tell(context: Context, words: Sequence[str], reason: str, message: str) -> N
         "tasks": [],
         "errors": [message],
     }
-    context.has_result = True
-    if form == "json":
-        context.console.json(value)
-    else:
-        context.console.json_line(value | {"uuid": str(uuid.uuid4())})
+    return value | {"uuid": str(uuid.uuid4())} if form == "stream-json" else value
 
 
 def _format_in(words: Sequence[str]) -> str:

@@ -3,6 +3,7 @@ signals, closed streams, a database that goes."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -136,6 +137,39 @@ def test_a_signal_at_any_early_moment_is_no_traceback(program: Program, number: 
         _, err = process.communicate(timeout=20)
         assert process.returncode == code, (delay, err)
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [(signal.SIGINT, ExitCode.INTERRUPTED, "interrupted"), (signal.SIGHUP, ExitCode.TERMINATED, "terminated")],
+)
+def test_a_signal_while_modules_are_imported_gives_the_one_result_object(
+    program: Program, number: signal.Signals, code: ExitCode, reason: str
+) -> None:
+    """Nothing is raised into an import: half an import leaves its lock taken, and other threads wait for ever."""
+    hold = program.cwd / "hold"
+    os.mkfifo(hold)
+    (program.cwd / "sitecustomize.py").write_text(HELD_IMPORT.format(hold=str(hold)))
+    process = program.start("run", "goal", "--offline", "--output-format", "stream-json", PYTHONPATH=str(program.cwd))
+    with hold.open("w"):  # opens once the import is under way
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (code, "")
+    (line,) = out.splitlines()
+    assert json.loads(line)["terminal_reason"] == reason
+
+
+# Whoever imports what drives a run stands in a read, in the middle of that import, until the signal comes.
+HELD_IMPORT = """
+import importlib.abc, sys
+
+class Hold(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "coordinator.cli.drive":
+            open({hold!r}).read()
+
+sys.meta_path.insert(0, Hold())
+"""
 
 
 def begun(pid: int) -> bool:

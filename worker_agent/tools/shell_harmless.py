@@ -606,7 +606,7 @@ def _reads_its_input(program: str) -> bool:
 
 _FIND_PLAIN = frozenset(
     """! ( ) -a -o -and -or -not -print -print0 -prune -empty -depth -xdev -mount -readable -writable -executable -true
-    -false -daystart -noleaf -ls -quit -nouser -nogroup -follow -d -warn -nowarn -ignore_readdir_race ,""".split()
+    -false -daystart -noleaf -ls -quit -nouser -nogroup -d -warn -nowarn -ignore_readdir_race ,""".split()
 )
 _FIND_VALUED: Mapping[str, Kind] = {
     **dict.fromkeys("-name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -lname -printf -newermt".split(), Kind.TEXT),

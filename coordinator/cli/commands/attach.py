@@ -6,7 +6,7 @@ import time
 
 import click
 
-from coordinator.cli import render
+from coordinator.cli import early, render
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import find_session, shown_sessions
@@ -27,6 +27,7 @@ FRAME = 0.125  # seconds between two frames at least
 @pass_cli
 def attach(cli: Context, session_id: str) -> int:
     session = find_session(cli, session_id)
+    early.raise_interrupts()
     try:
         return _live(cli, session.id) if cli.console.has_colour else _plain(cli, session.id)
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from coordinator.cli import early
 from coordinator.cli.commands.run import check
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
@@ -35,6 +36,7 @@ def compact(cli: Context, session_id: str, instructions: str, model: str | None)
     options = replace(options, model=model or session.model)
     check(options)
     cli.close_database()
+    early.raise_interrupts()
     result = asyncio.run(_compact(options, instructions))
     if result.is_error:
         raise Failure(result.text)

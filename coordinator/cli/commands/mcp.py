@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coordinator.cli import render
+from coordinator.cli import early, render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.directory import trust_of
 from coordinator.cli.failures import Failure
@@ -58,6 +58,7 @@ def test(cli: Context, names: tuple[str, ...], as_json: bool, mcp_config: tuple[
     for server in chosen:
         if server not in found.usable:
             raise Failure(f"the MCP server {server.name!r} must not run here: {server.standing}", ExitCode.FAILED)
+    early.raise_interrupts()
     rows = asyncio.run(_tried(cli, cwd.absolute(), chosen))
     if as_json:
         cli.console.json(rows)
