@@ -198,7 +198,7 @@ def _hooks(given: Given) -> HookRunner:
             cwd=ground.cwd,
             project_dir=repository_root(ground.cwd),
             permission_mode=str(ground.policy.mode),
-            transcript_path=ground.paths.transcripts(session_id) / f"{session_id}.md",
+            transcript_path=ground.paths.lines(session_id, session_id),
             scratchpad=ground.paths.scratch(session_id),
             environment={**tool_environment(), **ground.files.env},
             spill_dir=ground.paths.spill(session_id),

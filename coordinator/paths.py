@@ -73,6 +73,10 @@ class Paths:
     def output_file(self, session_id: str, task_id: str) -> Path:
         return self.transcripts(session_id) / f"{task_id}.md"
 
+    def lines(self, session_id: str, agent_id: str) -> Path:
+        """An agent's transcript in the shape that hooks read."""
+        return self.transcripts(session_id) / f"{agent_id}.jsonl"
+
     def worktrees(self, session_id: str) -> Path:
         return self.home / "worktrees" / session_id
 

@@ -27,8 +27,9 @@ from worker_agent import disk
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.tool_facts import as_agent_files_name_it
+from worker_agent.tools.hook_scripts import script_digests
 from worker_agent.tools.rules import RuleSet
-from worker_agent.tools.trust import EVERYTHING, Brought, Trust
+from worker_agent.tools.trust import EVERYTHING, Brought, Trust, repository_root
 from worker_agent.words import meant
 
 T = TypeVar("T")
@@ -160,11 +161,13 @@ def brought(text: str, definition: AgentDefinition) -> Brought:
     """What a definition may do, and what it may not: one whose fences are gone is not the one that was trusted."""
     front, _ = _front_matter(text)
     rights = {key: front[key] for key in RIGHTS if front.get(key) is not None}
+    assert definition.source is not None
+    if scripts := script_digests(definition.hooks, repository_root(definition.source.parent)):
+        rights["hook scripts"] = scripts
     words = [f"agent {definition.name}"]
     if definition.permission_mode in WIDE_MODES:
         words.append(f"mode {definition.permission_mode}")
     words += [f"hook {group.event}: {handler.label}" for group in definition.hooks.groups for handler in group.handlers]
-    assert definition.source is not None
     return Brought(definition.source, rights, any(_grants(key, front.get(key)) for key in GRANTING), tuple(words))
 
 

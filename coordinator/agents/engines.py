@@ -23,6 +23,7 @@ from coordinator.agents.surroundings import Surroundings
 from coordinator.agents.taking_up import Recollection
 from coordinator.agents.toolboxes import Toolboxes
 from coordinator.agents.transcript_file import TranscriptFile
+from coordinator.agents.transcript_lines import TranscriptLines
 from coordinator.options import RunOptions
 from coordinator.paths import Paths
 from coordinator.runs.background import Shells
@@ -112,7 +113,7 @@ class EngineFactory:
             agent_type=task.definition or "worker",
             task_id=task.id,
             cwd=cwd,
-            transcript_path=Path(task.output_file) if task.output_file else None,
+            agent_transcript_path=self.paths.lines(self.store.session_id, task.agent_id),
         )
 
     async def worker(self, parts: WorkerParts) -> Worker:
@@ -207,6 +208,9 @@ class EngineFactory:
         told: str | None,
         top: bool,
     ) -> QueryEngine:
+        if self._are_hooks:
+            before = history.stored[: len(history.stored) - len(history.added)]
+            journal.also_to(self._lines(agent_id, tool_context.cwd, before, worker=not top))
         surroundings = history.surroundings or await self.surroundings.of(tool_context.cwd, journal, told)
         system = (prompt, surroundings["system"])
         memory = surroundings["user_context"]
@@ -237,6 +241,7 @@ class EngineFactory:
                 news=self.toolboxes.news(registry, hooks.session.agent_type or ""),
             ),
             stop_hooks=hooks,
+            turn_hooks=hooks,
             budget=budget,
             book=booked,
             effort=effort,
@@ -253,6 +258,19 @@ class EngineFactory:
             after_compact=_telling(hooks),
         )
         return QueryEngine(agent, context, history.messages, history.open)
+
+    @property
+    def _are_hooks(self) -> bool:
+        """Whether any agent of the session has hooks, which may read any agent's transcript."""
+        return bool(self.hooks.config.groups) or any(one.hooks.groups for one in self.agents.by_name.values())
+
+    def _lines(self, agent_id: str, cwd: Path, before: Sequence[Message], *, worker: bool) -> TranscriptLines:
+        """The transcript for hooks of an agent that has said and heard `before`."""
+        session_id = self.store.session_id
+        path = self.paths.lines(session_id, agent_id)
+        lines = TranscriptLines(path, session_id=session_id, cwd=cwd, worker=worker, redact=self.redact)
+        lines.begin(before)
+        return lines
 
     def _tool_context(
         self, *, agent_id: str, task_id: str | None, cwd: Path, policy: Policy, processes: Processes, hooks: HookRunner

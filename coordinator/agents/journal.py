@@ -14,6 +14,7 @@ from typing import Any, cast
 import orjson
 
 from coordinator.agents.transcript_file import TranscriptFile
+from coordinator.agents.transcript_lines import TranscriptLines
 from coordinator.store import Store
 from tasks import approvals, transcripts
 from tasks.records import Attempt, MessageRecord, StepRecord
@@ -34,7 +35,11 @@ class TaskJournal:
         self._store = store
         self._agent_id = agent_id
         self._run = run
-        self._file = file
+        self._files: list[TranscriptFile | TranscriptLines] = [file] if file else []
+
+    def also_to(self, lines: TranscriptLines) -> None:
+        """What is appended from now on is written there, too."""
+        self._files.append(lines)
 
     async def append(self, messages: Sequence[Message], consumed: Sequence[str] = ()) -> None:
         """Durable on return, in one transaction with marking the deliveries `consumed`. Raises `Fenced` if another
@@ -44,8 +49,8 @@ class TaskJournal:
         rows = [to_record(message, self._run.task_id if self._run else None) for message in messages]
         fenced = self._fenced()
         await self._store.write(lambda conn: transcripts.append(conn, self._agent_id, rows, **fenced, consumed=consumed))
-        if self._file:
-            self._file.add(messages)
+        for file in self._files:
+            file.add(messages)
 
     async def step(self, step: Step) -> None:
         """Durable on return."""

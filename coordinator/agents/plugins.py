@@ -34,7 +34,8 @@ from worker_agent.hooks import HookConfig
 from worker_agent.mcp.config import Scope, ServerConfig, entries
 from worker_agent.mcp.names import plugin_server
 from worker_agent.skills import HEAD_BYTES, breach
-from worker_agent.tools.trust import Brought, Trust
+from worker_agent.tools.hook_scripts import script_digests
+from worker_agent.tools.trust import Brought, Trust, repository_root
 
 MAX_BYTES = 1_000_000  # of one JSON file
 MAX_PLUGINS = 500  # of one place
@@ -88,7 +89,10 @@ class Plugin:
     def brought(self) -> Brought:
         words = (f"plugin {self.name}", *(f"server {s.name}: {s.target}" for s in self.servers))
         words += tuple(f"hook {g.event}: {h.label}" for g in self.hooks.groups for h in g.handlers)
-        return Brought(self.root / _manifest_of(self.root), self.rights, bool(self.rights), words)
+        rights = dict(self.rights)
+        if scripts := script_digests(self.hooks, repository_root(self.root), self.root):
+            rights["hook scripts"] = scripts
+        return Brought(self.root / _manifest_of(self.root), rights, bool(rights), words)
 
 
 @dataclass(frozen=True, slots=True)

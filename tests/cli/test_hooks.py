@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import stat
 import subprocess
 import threading
@@ -20,10 +21,10 @@ import pytest
 from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
 from tests.integration.scripts import by_turn, coordinator, fleet
-from tests.support.fake_api import FakeAPI, Reply, Request, message, tool_use
+from tests.support.fake_api import FakeAPI, Reply, Request, http_error, message, tool_use
 
 EVENTS = (
-    "PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart", "SessionEnd", "Stop",
+    "PreToolUse", "PostToolUse", "PostToolUseFailure", "PostToolBatch", "UserPromptSubmit", "SessionStart", "SessionEnd", "Stop",
     "SubagentStart", "SubagentStop", "TaskCreated", "TaskCompleted", "PreCompact", "PostCompact", "Notification",
 )  # fmt: skip
 # In the style of public logging hooks: reads stdin, appends to a file below the project.
@@ -134,8 +135,8 @@ def test_every_event_reaches_a_script_with_the_fields_it_expects(program: Progra
     for event in EVENTS:
         for said in logged(program, event):
             assert {key: said[key] for key in common} == common and Path(said["transcript_path"]).is_absolute(), event
-            assert ("agent_id" in said) is (event in ("PreToolUse", "PostToolUse", "PostToolUseFailure", "SubagentStart", "SubagentStop",
-                "TaskCompleted", "Notification") and said.get("tool_name") != "Agent"), event  # fmt: skip
+            assert ("agent_id" in said) is (event in ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PostToolBatch", "SubagentStart", "SubagentStop",
+                "TaskCompleted", "Notification") and said.get("tool_name", said.get("tool_calls", [{"tool_name": None}])[0]["tool_name"]) != "Agent"), event  # fmt: skip
     by_tool = {(said["tool_name"], said["tool_use_id"]): said for said in logged(program, "PreToolUse")}
     assert by_tool["Bash", "t0"]["tool_input"] == {"command": "echo hi"} and by_tool["Bash", "t0"]["agent_type"] == "worker"
     assert by_tool["Write", "t2"]["tool_input"] == {"file_path": str(program.cwd / "new"), "content": "x"}
@@ -143,6 +144,9 @@ def test_every_event_reaches_a_script_with_the_fields_it_expects(program: Progra
     assert after["t0"]["tool_response"]["stdout"] == "hi\n" and isinstance(after["t0"]["duration_ms"], int)
     (failed,) = logged(program, "PostToolUseFailure")
     assert failed["tool_use_id"] == "t1" and "Exit code 3" in failed["error"]
+    batch = next(said["tool_calls"] for said in logged(program, "PostToolBatch") if len(said["tool_calls"]) == 3)
+    assert [(call["tool_use_id"], call["tool_name"]) for call in batch] == [("t0", "Bash"), ("t1", "Bash"), ("t2", "Write")]
+    assert "hi" in str(batch[0]["tool_response"]) and batch[2]["tool_input"]["file_path"] == str(program.cwd / "new")
     assert logged(program, "UserPromptSubmit")[0]["prompt"] == "goal"
     assert [said["source"] for said in logged(program, "SessionStart")] == ["startup"]
     assert logged(program, "Stop")[-1]["last_assistant_message"] == "all done"
@@ -523,3 +527,77 @@ def test_a_permission_request_hook_answers_where_nobody_can_be_asked(program: Pr
     assert (results["all"], results["b"]) == ("made all\n", "instead\n"), results
     assert "not this one" in results["c"]
     assert all("nobody to ask" in results[name] for name in "def"), results
+
+
+# ── the transcript that hooks read ───────────────────────────────────────────────────────────────────────────────────
+
+# In the style of loops that send the agent back to work until it has made its promise: grep and jq over the transcript.
+LOOP = """#!/bin/bash
+set -euo pipefail
+INPUT=$(cat)
+TRANSCRIPT=$(echo "$INPUT" | jq -r '.transcript_path')
+[[ -f "$TRANSCRIPT" ]] || { echo "no transcript" >&2; exit 1; }
+grep -q '"role":"assistant"' "$TRANSCRIPT" || exit 0
+LAST=$(grep '"role":"assistant"' "$TRANSCRIPT" | tail -1)
+TEXT=$(echo "$LAST" | jq -r '.message.content | map(select(.type == "text")) | map(.text) | join("\n")')
+if [[ "$TEXT" == *"<promise>DONE</promise>"* ]]; then exit 0; fi
+PROMPT=$(jq -rs 'map(select(.type == "user" and (.message.content | type) == "string")) | .[0].message.content' "$TRANSCRIPT")
+jq -n --arg p "$PROMPT" '{"decision": "block", "reason": ("again: " + $p), "systemMessage": "loop goes on"}'
+"""
+# In the style of those that count what a session did, in Python.
+COUNTER = """#!/usr/bin/env python3
+import json, sys
+data = json.load(sys.stdin)
+tools, tokens, parents = {}, {}, []
+with open(data["transcript_path"]) as f:
+    for line in f:
+        entry = json.loads(line)
+        parents.append((entry["parentUuid"], entry["uuid"], entry["sessionId"], entry["timestamp"][-1], entry["isSidechain"]))
+        message = entry.get("message", {})
+        if entry["type"] == "assistant":
+            tokens[message["id"]] = message["usage"]["output_tokens"]
+            for item in message.get("content", []):
+                if item.get("type") == "tool_use":
+                    tools[item["id"]] = item["name"]
+        elif isinstance(message["content"], list):
+            for item in message["content"]:
+                if item.get("type") == "tool_result":
+                    tools[item["tool_use_id"]] += " done"
+assert [p[0] for p in parents] == [None, *[p[1] for p in parents[:-1]]], parents
+assert {p[2:] for p in parents} == {(data["session_id"], "Z", False)}, parents
+json.dump([tools, len(tokens)], open("counted.json", "w"))
+"""
+# In the style of notifiers: the first block of the last lines.
+NOTIFIER = """tail -10 "$(jq -r .transcript_path)" | jq -r 'select(.message.role == "assistant") | .message.content[0].text // empty' | tail -1 > said"""
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not here")
+def test_a_stop_hook_that_reads_the_transcript_loops_until_the_promise(program: Program) -> None:
+    stop = [handler(script(program, "loop.sh", LOOP)), handler(script(program, "count.py", COUNTER)), handler(NOTIFIER)]
+    configure(program, {"Stop": stop})
+    ran, requests = single(program, message("I look.", bash("echo hi")), "not yet", "still not", "<promise>DONE</promise>")
+    assert ran.code == 0, ran.err
+    said = [block["text"] for block in requests[-1].body["messages"][-1]["content"]]
+    assert "again: goal" in said[0] and len(requests) == 4
+    assert json.loads((program.cwd / "counted.json").read_text()) == [{"t0": "Bash done"}, 4]
+    assert (program.cwd / "said").read_text() == "<promise>DONE</promise>\n"
+    assert "loop goes on" in ran.err
+
+
+def test_a_batch_can_be_spoken_to_and_stopped_and_a_failed_turn_is_told(program: Program) -> None:
+    batch = """python3 -c '
+import json, sys
+calls = json.load(sys.stdin)["tool_calls"]
+if calls[0]["tool_use_id"] == "t1":
+    print("enough", file=sys.stderr)
+    sys.exit(2)
+print(json.dumps({"hookSpecificOutput": {"hookEventName": "PostToolBatch", "additionalContext": "NOTED"}}))'"""
+    log = script(program, "log.py", LOGGER)
+    configure(program, {"PostToolBatch": [handler(batch)], "StopFailure": [handler(log, "rate_limit|authentication_failed")]})
+    ran, requests = single(program, bash("echo a"), bash("echo b", "t1"), "never")
+    assert len(requests) == 2 and "NOTED" in json.dumps(requests[1].body) and "enough" in ran.err
+    assert ran.json["terminal_reason"] == "hook_stopped"
+    with FakeAPI([http_error(401, "authentication_error", "no")]) as api:
+        run(program, api, "--no-coordinator")
+    (failed,) = logged(program, "StopFailure")
+    assert failed["error"] == "authentication_failed" and failed["error_details"]

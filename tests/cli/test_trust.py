@@ -8,6 +8,7 @@ from typing import Any
 
 from coordinator.agents import definitions as agents
 from coordinator.cli import config_files
+from coordinator.cli.commands.trust import brought
 from tests.cli.program import Program
 from tests.cli.test_run_api import with_api
 from tests.integration.scripts import by_turn
@@ -148,3 +149,42 @@ def test_an_added_directory_is_trusted_or_not_on_its_own(tmp_path: Path) -> None
     store.trust(theirs)
     assert set(agents.load(mine, trust=store.of(mine, theirs), add_dirs=(theirs,)).by_name) == {"worker", "mine", "theirs"}
     assert not store.of(tmp_path, mine).trusted
+
+
+def test_a_hook_script_that_changed_counts_no_more_until_it_is_trusted_again(program: Program) -> None:
+    here = program.cwd
+    (here / ".git").mkdir()
+    (here / "elsewhere.sh").write_text("true")
+    hooks = {
+        "Stop": '"$CLAUDE_PROJECT_DIR"/.claude/hooks/a.sh --fast && true',
+        "PreToolUse": "python3 ${CLAUDE_PROJECT_DIR}/tools/check.py;exit 0",
+        "SessionEnd": "cat ../elsewhere.sh; sh missing.sh",
+    }
+    write(
+        here / ".claude/settings.json",
+        {"hooks": {k: [{"hooks": [{"type": "command", "command": v}]}] for k, v in hooks.items()}},
+    )
+    write(here / ".claude/hooks/a.sh", "exit 0")
+    write(here / "tools/check.py", "print()")
+    write(here / "tools/other.py", "print()")
+    agent = "---\nname: a\ndescription: x\nhooks:\n  Stop:\n    - hooks: [{type: command, command: sh tools/a.sh}]\n---\nbody"
+    write(here / ".claude/agents/a.md", agent)
+    write(here / "tools/a.sh", "true")
+    store = TrustStore(program.home / "trust.json")
+
+    def held() -> tuple[tuple[str, ...], dict[str, str]]:
+        trust = store.of(here)
+        loaded = agents.load(here, trust=trust)
+        return settings_files.load(here, home=program.home, trust=trust).held_back, dict(loaded.unusable)
+
+    store.trust(here, brought(here))
+    assert held() == ((), {})
+    write(here / "tools/other.py", "another")
+    assert held() == ((), {})
+    for script in (".claude/hooks/a.sh", "tools/check.py", "missing.sh"):
+        write(here / script, "curl evil")
+        assert "settings.json is not as it was trusted: hooks do not count" in held()[0][0], script
+        store.trust(here, brought(here))
+        assert held() == ((), {})
+    write(here / "tools/a.sh", "curl evil")
+    assert "not as it was trusted" in held()[1]["a"] and held()[0] == ()

@@ -5,8 +5,18 @@ written for it works unchanged.
 `runner` knows the events. Names of fields that scripts see are theirs; ours stand beside them as `COORDINATOR_…`.
 """
 
-from worker_agent.hooks.answer import HookAnswer, StopVerdict, Verdict
+from worker_agent.hooks.answer import BatchVerdict, HookAnswer, StopVerdict, Verdict
 from worker_agent.hooks.config import EVENTS, Handler, HookConfig
 from worker_agent.hooks.runner import HookRunner, HookSession
 
-__all__ = ["EVENTS", "Handler", "HookAnswer", "HookConfig", "HookRunner", "HookSession", "StopVerdict", "Verdict"]
+__all__ = [
+    "EVENTS",
+    "BatchVerdict",
+    "Handler",
+    "HookAnswer",
+    "HookConfig",
+    "HookRunner",
+    "HookSession",
+    "StopVerdict",
+    "Verdict",
+]

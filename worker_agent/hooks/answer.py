@@ -2,7 +2,7 @@
 
 Rules: exit 0 is fine; exit 2 blocks where the event can be blocked, and nothing on stdout undoes it; any other code is one
 notice and no more. Output whose first character is `{` is JSON, on every exit code; any other is plain text, which only
-`SessionStart` and `UserPromptSubmit` take as context. A hook that timed out or could not start blocks nothing. Of several
+`SessionStart`, `UserPromptSubmit` and `UserPromptExpansion` take as context. A hook that timed out or could not start blocks nothing. Of several
 decisions the stricter wins: deny, defer, ask, allow.
 """
 
@@ -17,10 +17,13 @@ from typing import Any
 STRING_CAP = 10_000  # characters of one string; the surplus goes to a file
 
 # What exit code 2 does. `block`: the action; `feedback`: its text goes to the model; others tell the person only.
-_BLOCKS = frozenset({"UserPromptSubmit", "PreToolUse", "Stop", "SubagentStop", "TaskCreated", "TaskCompleted", "PreCompact"})
+_BLOCKS = frozenset(
+    """UserPromptSubmit UserPromptExpansion PreToolUse PostToolBatch Stop SubagentStop TaskCreated TaskCompleted
+    PreCompact""".split()
+)
 _FEEDBACK = frozenset({"PostToolUse", "PostToolUseFailure"})
 _DECIDES = (_BLOCKS | _FEEDBACK) - {"TaskCompleted"}  # events that know `decision: "block"`
-_PLAIN_TEXT = frozenset({"SessionStart", "UserPromptSubmit"})
+_PLAIN_TEXT = frozenset({"SessionStart", "UserPromptSubmit", "UserPromptExpansion"})
 _STRICTER = ("deny", "defer", "ask", "allow")
 # Only titles, notifications and the bell may reach a terminal.
 _TERMINAL = re.compile(r"(?:\x1b\](?:0|1|2|9|99|777);[^\x00-\x1f\x7f]*(?:\x07|\x1b\\)|\x07)*")
@@ -83,6 +86,14 @@ class StopVerdict:
 
     blocking: tuple[str, ...] = ()
     prevent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchVerdict:
+    """`stop`: the loop ends before the next call, and why; `context` is for the model."""
+
+    stop: str | None = None
+    context: tuple[str, ...] = ()
 
 
 def answer(event: str, ran: Ran, spill: Callable[[str], str]) -> HookAnswer:

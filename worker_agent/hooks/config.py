@@ -20,10 +20,10 @@ _LONG, _PROMPT = 600.0, 30.0
 SESSION_END_SECONDS = 1.5  # shared by all handlers of the event
 EVENTS: Mapping[str, float] = {
     **dict.fromkeys(
-        """PreToolUse PermissionRequest PostToolUse PostToolUseFailure SessionStart SessionEnd Stop SubagentStart SubagentStop TaskCreated
-        TaskCompleted PreCompact PostCompact Notification""".split(), _LONG,
+        """PreToolUse PermissionRequest PostToolUse PostToolUseFailure PostToolBatch SessionStart SessionEnd Stop
+        StopFailure SubagentStart SubagentStop TaskCreated TaskCompleted PreCompact PostCompact Notification""".split(), _LONG,
     ),
-    "UserPromptSubmit": _PROMPT,
+    **dict.fromkeys(("UserPromptSubmit", "UserPromptExpansion"), _PROMPT),
 }  # fmt: skip
 TOOL_EVENTS = frozenset({"PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"})
 _REFUSING = frozenset({"PreToolUse", "PermissionRequest"})  # a handler left out here is a fence gone
@@ -43,7 +43,6 @@ class Handler:
     allowed_variables: tuple[str, ...] = ()
     condition: str | None = None
     timeout: float | None = None
-    status_message: str | None = None
     in_background: bool = False
     wakes: bool = False
     environment: tuple[tuple[str, str], ...] = ()  # of a command, on top of what every hook gets
@@ -183,7 +182,6 @@ def _handler(entry: Mapping[str, Any], **what: Any) -> Handler:
         allowed_variables=tuple(map(str, entry.get("allowedEnvVars") or ())),
         condition=entry["if"] if isinstance(entry.get("if"), str) else None,
         timeout=_seconds(entry.get("timeout")),
-        status_message=entry["statusMessage"] if isinstance(entry.get("statusMessage"), str) else None,
         in_background=entry.get("async") is True or entry.get("asyncRewake") is True,
         wakes=entry.get("asyncRewake") is True,
     )

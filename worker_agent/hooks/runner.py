@@ -16,9 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from worker_agent.errors import ConfigError
-from worker_agent.hooks.answer import STRING_CAP, HookAnswer, StopVerdict, Verdict, answer, combine
+from worker_agent.hooks.answer import STRING_CAP, BatchVerdict, HookAnswer, StopVerdict, Verdict, answer, combine
 from worker_agent.hooks.config import EVENTS, SESSION_END_SECONDS, TOOL_EVENTS, Handler, HookConfig
 from worker_agent.hooks.run import run_handler
+
+# The names by which hooks know how a model call failed; all others are `unknown`.
+_FAILURES = {
+    "rate_limit": "rate_limit", "spend_limit": "billing_error", "billing": "billing_error", "budget": "billing_error",
+    "authentication": "authentication_failed", "permission": "authentication_failed", "not_found": "model_not_found",
+    **dict.fromkeys(("overloaded", "server", "timeout", "connection", "stream_broken", "stream_silent"), "server_error"),
+    **dict.fromkeys(("invalid_request", "prompt_too_long", "media_too_large", "request_too_large"), "invalid_request"),
+    "max_tokens_too_large": "max_output_tokens",
+}  # fmt: skip
 
 Condition = Callable[[str, str, Mapping[str, Any]], bool]
 """Rule text, tool name, input → whether the rule matches. Raising `ConfigError` counts as yes."""
@@ -32,7 +41,8 @@ class HookSession:
     session_id: str
     cwd: Path
     project_dir: Path
-    transcript_path: Path | None = None
+    transcript_path: Path | None = None  # of the agent a person talks to
+    agent_transcript_path: Path | None = None  # of a worker
     permission_mode: str = "default"
     effort: str | None = None
     scratchpad: Path | None = None
@@ -126,6 +136,19 @@ class HookRunner:
             return await self._fire("PostToolUseFailure", tool_name, **common, error=error, tool_response=response)
         return await self._fire("PostToolUse", tool_name, **common, tool_response=response)
 
+    async def post_tool_batch(self, calls: Callable[[], Sequence[Mapping[str, Any]]]) -> BatchVerdict:
+        """All calls of one answer have their results; `calls` makes the list of them, which is asked for only where a hook
+        is to see it."""
+        if not self.config.handlers("PostToolBatch"):
+            return BatchVerdict()
+        verdict = await self._fire("PostToolBatch", tool_calls=list(calls()))
+        return BatchVerdict(verdict.stop or "; ".join(verdict.blocking) or None, verdict.context)
+
+    async def stop_failure(self, kind: str, message: str, last_message: str) -> None:
+        """A turn ended by an error of the API; `kind` is one of `ErrorKind`. Nothing that hooks say changes it."""
+        fields = {"error": _FAILURES.get(kind, "unknown"), "error_details": message, "last_assistant_message": last_message}
+        await self._fire("StopFailure", fields["error"], **fields)
+
     async def user_prompt_submit(self, prompt: str) -> Verdict:
         """`blocking` erases the prompt; `context` goes with it."""
         return await self._fire("UserPromptSubmit", prompt=prompt)
@@ -156,7 +179,7 @@ class HookRunner:
         if event == "Stop":
             verdict = await self._fire(event, subject, **said, session_crons=[])
         else:
-            path = str(self.session.transcript_path or "")
+            path = str(self.session.agent_transcript_path or "")
             verdict = await self._fire(event, subject, **said, agent_transcript_path=path)
         return StopVerdict((*verdict.blocking, *verdict.context), verdict.stop)
 

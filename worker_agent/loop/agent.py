@@ -12,7 +12,7 @@ from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.config import Clock, Settings, SystemClock
 from worker_agent.events import ModelCalled
-from worker_agent.loop.ports import AttachmentSource, Budget, Inbox, Journal, NoAttachments, Nothing, StopHooks
+from worker_agent.loop.ports import AttachmentSource, Budget, Inbox, Journal, NoAttachments, Nothing, StopHooks, TurnHooks
 from worker_agent.messages import Message
 from worker_agent.tools.base import ToolContext
 from worker_agent.tools.registry import ToolRegistry
@@ -37,6 +37,7 @@ class Agent:
     inbox: Inbox = field(default_factory=Nothing)
     attachments: AttachmentSource = field(default_factory=NoAttachments)
     stop_hooks: StopHooks = field(default_factory=Nothing)
+    turn_hooks: TurnHooks = field(default_factory=Nothing)
     budget: Budget = field(default_factory=Nothing)
     book: Callable[[ModelCalled], None] = field(default=lambda call: None)
     effort: str | None = None

@@ -6,14 +6,14 @@ an agent that nobody needs to resume.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from worker_agent.api.call import Budget, Reservation
 from worker_agent.api.client import ModelInfo, ModelRequest
 from worker_agent.context.values import Compacted, Prepared, Tracking
-from worker_agent.hooks.answer import StopVerdict
+from worker_agent.hooks.answer import BatchVerdict, StopVerdict
 from worker_agent.messages import Message, Usage
 
 StepKind = Literal["answer", "result"]
@@ -78,6 +78,16 @@ class StopHooks(Protocol):
     async def stop(self, last_message: str, stop_hook_active: bool) -> StopVerdict: ...
 
 
+class TurnHooks(Protocol):
+    async def post_tool_batch(self, calls: Callable[[], Sequence[Mapping[str, Any]]]) -> BatchVerdict:
+        """All calls of one answer have their results. `calls` makes the list of them."""
+        ...
+
+    async def stop_failure(self, kind: str, message: str, last_message: str) -> None:
+        """The agent ends by an error of a model call."""
+        ...
+
+
 class ContextPort(Protocol):
     """The five steps of `context/pipeline.py`, and what mends a prompt that is too long."""
 
@@ -117,7 +127,7 @@ class ContextPort(Protocol):
 
 __all__ = [
     "Attachment", "AttachmentSource", "Budget", "Compacted", "ContextPort", "Inbox", "Journal", "NoAttachments", "Nothing",
-    "Prepared", "Reservation", "Step", "StopHooks", "StopVerdict", "Tracking",
+    "Prepared", "Reservation", "Step", "StopHooks", "StopVerdict", "Tracking", "TurnHooks",
 ]  # fmt: skip
 
 
@@ -145,6 +155,12 @@ class Nothing:
 
     async def stop(self, last_message: str, stop_hook_active: bool) -> StopVerdict:
         return StopVerdict()
+
+    async def post_tool_batch(self, calls: Callable[[], Sequence[Mapping[str, Any]]]) -> BatchVerdict:
+        return BatchVerdict()
+
+    async def stop_failure(self, kind: str, message: str, last_message: str) -> None:
+        return None
 
     async def reserve(self, request: ModelRequest, prompt_tokens: int) -> Reservation:
         return self

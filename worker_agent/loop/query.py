@@ -59,6 +59,9 @@ async def query(params: QueryParams, overloads: Overloads | None = None) -> Asyn
                     shown.add(message.id)
                     yield e.MessageAdded(message)
             if isinstance(one_pass.next, Terminal):
+                if (error := one_pass.next.error) is not None:
+                    said = one_pass.next.messages[-1].text if one_pass.next.messages else ""
+                    await params.agent.turn_hooks.stop_failure(error.kind.value, error.message, said)
                 yield one_pass.next
                 return
             state = one_pass.next

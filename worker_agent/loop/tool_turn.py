@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from worker_agent import events as e
 from worker_agent import messages as m
@@ -49,8 +50,10 @@ class ToolTurn:
             self.next = await interrupted(self.params, self.state, TerminalReason.ABORTED_TOOLS)
         elif stop := next((o.stop for o in self.outcomes if o.stop), None):
             self.next = ended(self.state, TerminalReason.HOOK_STOPPED, detail=stop)
+        elif (verdict := await self.params.agent.turn_hooks.post_tool_batch(self._batch)).stop is not None:
+            self.next = ended(self.state, TerminalReason.HOOK_STOPPED, detail=verdict.stop)
         else:
-            self.next = await self._next_turn()
+            self.next = await self._next_turn(verdict.context)
 
     async def break_off(self, words: str) -> AsyncIterator[e.Event]:
         """The turn ends with the answer: store what is kept of it, its calls answered as interrupted: `words` complete "This call was …"."""
@@ -110,13 +113,35 @@ class ToolTurn:
         blocks += [m.text_block(text) for o in outcomes for text in o.context]
         return m.user(blocks, kind="tool_results", meta=True, id=self.turn.results_id, at=self.params.agent.clock.now())
 
-    async def _next_turn(self) -> State:
+    def _batch(self) -> list[dict[str, Any]]:
+        """The calls of this turn with what came of them, as hooks see them: with absolute paths."""
+        answer, context = self.turn.answer.message, self.params.agent.tool_context
+        assert answer is not None
+        results = {outcome.tool_use_id: outcome.block.get("content") for outcome in self.outcomes}
+
+        def shown(call: Block) -> dict[str, Any]:
+            paths = self.params.agent.registry.facts(call["name"]).path_fields
+            return {k: str(context.cwd / v) if k in paths and isinstance(v, str) else v for k, v in call["input"].items()}
+
+        return [
+            {
+                "tool_name": call["name"],
+                "tool_input": shown(call),
+                "tool_use_id": call["id"],
+                "tool_response": results.get(call["id"]),
+            }
+            for call in answer.tool_uses
+        ]
+
+    async def _next_turn(self, said: Sequence[str]) -> State:
+        """`said` is what hooks of the turn have for the model."""
         params, state = self.params, self.state
         repeats = self._repeats()
         limit = params.agent.settings.loop.identical_calls_before_warning
         added: list[Message] = []
         if repeats.count == limit:
             added.append(transitions.repeat_warning(limit))
+        added += [m.user(text, kind="attachment", meta=True, data={"source": "hook"}) for text in said]
         if added:
             await params.agent.journal.append(tuple(added))
         added += await read_inbox(params)

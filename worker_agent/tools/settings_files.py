@@ -28,6 +28,7 @@ from worker_agent.config import is_secret_name, secret_values
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.redaction import Redactor
+from worker_agent.tools.hook_scripts import script_digests
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleError, RuleSet, Source
 from worker_agent.tools.trust import Brought, Trust, repository_root
@@ -206,6 +207,8 @@ def brought(layer: Layer) -> Brought:
     rights = {f"permissions.{key}": permissions.get(key) for key in ("allow", "additionalDirectories")}
     rights |= {key: layer.data.get(key) for key in _GRANTING}
     rights["permissions.defaultMode"] = None if mode in _NARROWING_NAMES else mode
+    if isinstance(hooks := layer.data.get("hooks"), Mapping) and hooks:
+        rights["hook scripts"] = script_digests(HookConfig.parse(hooks), repository_root(layer.base), layer.base)
     rights = {key: value for key, value in rights.items() if value}
     return Brought(Path(layer.name), rights, bool(rights), tuple(_in_words(rights)))
 
@@ -248,6 +251,8 @@ def _in_words(rights: Mapping[str, Any]) -> Iterator[str]:
         match key, value:
             case "hooks", Mapping():
                 yield from hooks_in_words(value)
+            case "hook scripts", _:
+                pass  # they are named with the hooks
             case "env", Mapping():
                 yield f"environment {', '.join(map(str, value))}"
             case _, list():

@@ -4,7 +4,8 @@ A JSON file of ours, keyed by the real path of the repository's root. It lies in
 repository. Deny and ask rules need no trust. A file that cannot be read trusts nothing and is never written over.
 
 Trust is of what was there. Of each file that grants something a digest of just that is kept: not of its bytes, so that a
-new deny rule, a comment or an agent's other words need no new trust. What a file grants counts while it is as it was; where
+new deny rule, a comment or an agent's other words need no new trust; of the scripts that its hooks run all bytes
+(`hook_scripts.py`). What a file grants counts while it is as it was; where
 it has changed since, or came later, the file counts as that of an untrusted directory until the person says so again.
 """
 
