@@ -304,8 +304,10 @@ class CallBudget:
         return self.agent.take_notice() if self.agent else None
 
     def settle(self, model: str, usage: Usage | None) -> None:
-        """Book what was used (None: nothing came back) and give back the rest. A second call does nothing."""
+        """Book what was used (None: nothing came back) and give back the rest. A second call does nothing. An answer whose
+        endpoint does not count is taken at its worst: all that was held."""
         if not self._open:
             return
         self._open = False
-        self._tree.settle(self._held, self._tree.amount(model, usage) if usage else Amount())
+        used = self._held if usage is not None else Amount()
+        self._tree.settle(self._held, self._tree.amount(model, usage) if usage is not None and usage.total else used)

@@ -127,7 +127,8 @@ def money(usd: float | None) -> str:
 
 def cost_of(task: Json) -> str:
     """What a task has cost; nothing is said before its first call."""
-    return money(task["cost_usd"]) if task["total_tokens"] or task["cost_usd"] is not None else ""
+    uncounted = task["type"] == "local_agent" and (task["status"] == "completed" or task["tool_uses"])
+    return money(task["cost_usd"]) if task["total_tokens"] or task["cost_usd"] is not None or uncounted else ""
 
 
 def when(iso: str | None) -> str:

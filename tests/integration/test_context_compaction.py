@@ -149,12 +149,10 @@ def test_the_summary_is_asked_for_on_the_agents_own_prefix_and_read_from_the_cac
 
 def test_a_compaction_of_everything_by_the_server_ends_with_a_word_that_is_stored_and_stays(tmp_path):
     """What is sent behind the block must be there in the next request too, or bound thinking would break."""
-    calls = [tool_use("Probe", {"n": n}) for n in range(5)]  # whose results together are too much to be kept
-    again = message(thinking("hm"), tool_use("Probe", {"n": 5}))
-    script = [message(thinking("oh"), *calls), TOO_LONG, compaction("ALL OF IT"), again, text("Done.")]
+    script = [TOO_LONG, compaction("ALL OF IT"), message(thinking("hm"), tool_use("Probe", {"n": 1})), text("Done.")]
     with FakeAPI(script) as api:
-        run = drive(api, tmp=tmp_path, tools=[results()], settings=Settings(model=SERVER, retry=FAST))
-    third, fourth = (request.messages for request in api.requests[3:])
+        run = drive(api, tmp=tmp_path, tools=[Probe()], settings=Settings(model=SERVER, retry=FAST))
+    third, fourth = (request.messages for request in api.requests[2:])
     assert [one["role"] for one in third] == ["assistant", "user"]
     assert fourth[:2] == third and fourth[2]["role"] == "assistant"
     assert run.result.text == "Done." and [request.dropped for request in api.requests if request.dropped] == []

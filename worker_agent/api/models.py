@@ -215,11 +215,12 @@ def price_of(model: str, prompt_tokens: int, on: date) -> Price | None:
 
 
 def cost(model: str, usage: Usage, on: date) -> float | None:
-    """USD for the usage of *one* call on `model`; None when its price is unknown.
+    """USD for the usage of *one* call on `model`; None when its price is unknown, and for an answer that used nothing: its
+    endpoint does not count.
 
     One call, because the tier of some models depends on the size of its prompt: sums of calls must be sums of costs."""
     price = price_of(model, usage.prompt, on)
-    if price is None:
+    if price is None or not usage.total:
         return None
     tokens = (
         usage.input * price.input

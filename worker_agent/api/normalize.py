@@ -5,7 +5,8 @@
    the API refused is taken out, neighbours of one role are merged with tool results first. First, because the others
    look at neighbours.
 2. `ensure_tool_result_pairing`: every call has its one result in the very next message, and no result stands alone.
-3. `strip_unsupported_blocks`: what needs a beta that the request does not carry, and thinking nobody signed.
+3. `strip_unsupported_blocks`: what needs a beta that the request does not carry, and thinking nobody signed; a server
+   tool's call and its result go together.
 4. `strip_excess_media_items`: the oldest images and documents over the limit. Last, so that only what is sent counts.
 
 Rules: inputs are never edited; running twice changes nothing; a message that no pass touches goes out as the bytes it
@@ -41,6 +42,7 @@ _NEEDS_BETA: Mapping[str, tuple[str, ...]] = {
 }
 _MEDIA = frozenset({"image", "document"})
 _THINKING = frozenset({"thinking", "redacted_thinking"})
+_SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 _USER_ONLY = frozenset({"image", "document", "search_result", "tool_result", "container_upload"})
 _FROM_USER = _USER_ONLY | {"text"}
 _NOT_WRITTEN = _USER_ONLY | {"tool_reference"}  # what no model writes
@@ -525,14 +527,39 @@ def strip_unsupported_blocks(
 ) -> list[WireMessage]:
     """Pass 3. A compaction that cannot travel leaves its summary as text; a message that would be empty says so. Of tools
     only the `referable` ones may be referenced."""
-    return [_supported(message, info, betas, referable) for message in wire]
+    last = len(wire) - 1
+    return [_supported(message, info, betas, referable, is_last=at == last) for at, message in enumerate(wire)]
 
 
-def _supported(message: WireMessage, info: ModelInfo, betas: Collection[str], referable: Collection[str]) -> WireMessage:
+def _supported(
+    message: WireMessage, info: ModelInfo, betas: Collection[str], referable: Collection[str], *, is_last: bool
+) -> WireMessage:
     kept = [fit for block in message.blocks if (fit := _supported_block(block, info, betas, referable)) is not None]
+    if message.role == "assistant":
+        kept = _server_pairs(kept, waits=message.paused and is_last)
     if len(kept) == len(message.blocks) and all(map(_same, kept, message.blocks)):
         return message
     return message.with_blocks(kept if worth_sending(kept) else [*kept, text_block(LEFT_OUT)])
+
+
+def _server_pairs(blocks: list[Block], *, waits: bool) -> list[Block]:
+    """Without calls of server tools that have no result, and results that have no call; `waits` says that the server is to go
+    on from here, so that its last calls may stand alone."""
+    calls = {block.get("id") for block in blocks if block["type"] in _SERVER_CALLS}
+    results = {block.get("tool_use_id") for block in blocks if _is_server_result(block)}
+    if calls == results:
+        return blocks
+    answered = calls if waits else calls & results
+    return [
+        block
+        for block in blocks
+        if not (block["type"] in _SERVER_CALLS and block.get("id") not in answered)
+        and not (_is_server_result(block) and block.get("tool_use_id") not in calls)
+    ]
+
+
+def _is_server_result(block: Block) -> bool:
+    return bool(block["type"].endswith("_tool_result"))
 
 
 def _supported_block(block: Block, info: ModelInfo, betas: Collection[str], referable: Collection[str]) -> Block | None:
@@ -540,7 +567,7 @@ def _supported_block(block: Block, info: ModelInfo, betas: Collection[str], refe
     if kind == "tool_result" and any(name not in referable for name in references(block)):
         kept = [part for part in block["content"] if part["type"] != "tool_reference" or part["tool_name"] in referable]
         return {**block, "content": kept or NO_OUTPUT}
-    if info.plain and kind in _THINKING:
+    if info.plain and (kind in _THINKING or kind in _SERVER_CALLS):  # their results go with the calls
         return None
     if kind == "thinking" and info.known:
         signature = block.get("signature")

@@ -8,7 +8,8 @@ Rules of this file:
 3. Strict in what may run: the JSON of a tool's input is parsed as a whole when its block closes, and anything but an
    object is invalid, said in words. The SDK's accumulator takes cut JSON as whole; this is why it is not used.
 4. An answer is whole after `message_stop` with a stop reason, and not before: all else is `STREAM_BROKEN`. Text counts
-   in a whole answer, also where its block was never closed. A `message_start` may carry the whole answer, and so may a
+   in a whole answer, also where its block was never closed, and so does thinking; a call only where the stop reason says that
+   the answer ends with calls. A `message_start` may carry the whole answer, and so may a
    body that is one JSON message: its content counts where no block of its own came.
 5. Pings prove that the connection lives, not that the model does: they do not reset the watchdog; thinking does.
 
@@ -274,13 +275,23 @@ class Folder:
             self._broken("it gave no stop reason")
         self.finished = True
         left = sorted(self._open.items())
-        whole = [(index, opened) for index, opened in left if opened.start["type"] == "text" and any(opened.text)]
-        closed = [BlockClosed(index, self._close(opened)[0]) for index, opened in whole]
-        cut = [self._close(opened)[0] for _, opened in left if opened.start["type"] != "text"]
+        closed = [done for index, opened in left for done in self._close_late(index, opened, reason)]
+        taken = {done.index for done in closed}
+        cut = [self._close(opened)[0] for index, opened in left if index not in taken and opened.start["type"] != "text"]
         return [
             *(closed if self._any_block else self._unpack()),
             Finished(reason, usage_of(self._usage), cut[-1] if cut else None, self._stop_details),
         ]
+
+    def _close_late(self, index: int, opened: _OpenBlock, reason: str) -> list[BlockClosed]:
+        """A block that the server never closed, where the end of the whole answer closes it."""
+        kind = opened.start["type"]
+        if kind in ("text", "thinking"):
+            return [BlockClosed(index, self._close(opened)[0])] if any(opened.text) else []
+        if kind != "tool_use" or reason != "tool_use":
+            return []
+        block, invalid = self._close(opened)
+        return [BlockClosed(index, block)] if invalid is None else []
 
     def _unpack(self) -> list[ModelEvent]:
         """The content that `message_start` carried, as if each block had been streamed."""

@@ -188,8 +188,10 @@ class AgentContext:
         past = tuple(message for message in view if message.id not in kept_ids)
         if trigger == "media":
             past = tuple(without_media(message) for message in past)
-        if all(message.kind == "boundary" for message in past):
-            return None
+        if all(message.kind == "boundary" for message in past):  # nothing but what nobody has answered yet
+            if trigger == "auto":
+                return None
+            past = tuple(without_media(message) for message in view) if trigger == "media" else view
         summary = await self._summary(past, info, "\n".join(filter(None, (instructions, *hints))))
         if summary is None:
             return None

@@ -12,7 +12,8 @@ Pricing = Callable[[str, Usage], float | None]
 
 
 class UsageSum:
-    """`cost_usd` is None as soon as one used model has no known price: unknown is never shown as 0."""
+    """`cost_usd` is None as soon as one used model has no known price, or one answer was not counted: unknown is never shown
+    as 0."""
 
     def __init__(self, price: Pricing) -> None:
         self._price = price
@@ -26,7 +27,7 @@ class UsageSum:
 
     def add(self, call: ModelCalled) -> None:
         self.api_seconds += call.duration
-        if call.usage == Usage():
+        if call.response_id is None:  # it never began
             return
         self.by_model[call.model] = self.by_model.get(call.model, Usage()) + call.usage
         cost = self._price(call.model, call.usage)

@@ -96,6 +96,44 @@ def test_a_message_start_that_carries_everything_counts_unless_blocks_of_its_own
     assert blocks(folded(start, piece, stop)) == [{"type": "text", "text": "Streamed."}]
 
 
+def unclosed(reason: str, *pieces: str) -> list[dict[str, Any]]:
+    """An answer of a server that sends no `content_block_stop`: text, then a call whose input comes in `pieces`."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
+    return [
+        {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Reading."}},
+        {"type": "content_block_start", "index": 1, "content_block": call},
+        *(
+            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": piece}}
+            for piece in pieces
+        ),
+        {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 3}},
+        {"type": "message_stop"},
+    ]
+
+
+def test_blocks_that_were_never_closed_count_where_the_answer_ends_with_calls() -> None:
+    assert blocks(folded(*unclosed("tool_use", '{"path": ', '"a"}'))) == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("reason", "pieces"), [("tool_use", ['{"path": "a']), ("max_tokens", ['{"path": "a"}']), ("end_turn", [])]
+)
+def test_a_call_that_was_never_closed_is_none_where_it_may_have_been_cut(reason: str, pieces: list[str]) -> None:
+    events = folded(*unclosed(reason, *pieces))
+    assert blocks(events) == CONTENT[:1]
+    assert isinstance(events[-1], Finished) and events[-1].open_block is not None
+
+
+def test_zeros_at_the_end_erase_no_counts() -> None:
+    zeros = {"input_tokens": 0, "output_tokens": 0, "cache_read_input_tokens": None}
+    start = {"type": "message_start", "message": {**MESSAGE, "content": [], "usage": {"input_tokens": 7, "output_tokens": 3}}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": zeros}
+    finished = folded(start, end, {"type": "message_stop"})[-1]
+    assert isinstance(finished, Finished) and (finished.usage.input, finished.usage.output) == (7, 3)
+
+
 def test_a_second_message_start_begins_no_second_answer() -> None:
     start = {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}}
     assert [type(event) for event in folded(start, start)] == [Started]

@@ -236,3 +236,38 @@ def test_one_image_more_does_not_change_what_was_left_out():
         return sent([user([IMAGE]) if i % 2 == 0 else assistant("ok") for i in range(2 * count - 1)])
 
     assert parts(110)[:-1] == parts(109) + parts(110)[len(parts(109)) : -1]
+
+
+def server_call(id: str, kind: str = "server_tool_use") -> dict:
+    return {"type": kind, "id": id, "name": "web_search", "input": {}}
+
+
+def server_result(id: str, kind: str = "web_search_tool_result") -> dict:
+    return {"type": kind, "tool_use_id": id, "content": []}
+
+
+def test_a_server_tools_call_and_its_result_go_together():
+    lonely = assistant([text_block("t"), server_call("srvtoolu_1"), server_result("srvtoolu_2")])
+    whole = assistant([text_block("t"), server_call("srvtoolu_3"), server_result("srvtoolu_3")])
+    types = [[block["type"] for block in m["content"]] for m in sent((user("q"), lonely, user("on"), whole, user("go")))]
+    assert types == [["text"], ["text"], ["text"], ["text", "server_tool_use", "web_search_tool_result"], ["text"]]
+
+
+def test_the_call_behind_a_result_that_cannot_travel_goes_too():
+    advised = assistant([text_block("t"), server_call("srvtoolu_1"), server_result("srvtoolu_1", "advisor_tool_result")])
+    assert [b["type"] for b in sent((user("q"), advised, user("on")))[1]["content"]] == ["text"]
+    kept = sent((user("q"), advised, user("on")), ("advisor-tool-2026-03-01",))[1]["content"]
+    assert [b["type"] for b in kept] == ["text", "server_tool_use", "advisor_tool_result"]
+
+
+def test_a_call_that_the_server_paused_at_goes_back_while_it_is_the_last():
+    paused = assistant([text_block("t"), server_call("srvtoolu_1")], stop_reason="pause_turn")
+
+    def kinds(*messages):
+        return [b["type"] for b in sent(messages)[1]["content"]]
+
+    assert kinds(user("q"), paused) == ["text", "server_tool_use"]
+    assert kinds(user("q"), paused, user("stop")) == ["text"]
+    assert kinds(user("q"), paused, assistant([server_result("srvtoolu_1"), text_block("found")])) == [
+        "text", "server_tool_use", "web_search_tool_result", "text",
+    ]  # fmt: skip
