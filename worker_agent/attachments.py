@@ -223,7 +223,7 @@ class Attachments:
 
     def _resolved(self, text: str) -> Path | None:
         try:
-            return Path(os.path.realpath(os.path.join(self._cwd, os.path.expanduser(text))))
+            return Path(disk.real(os.path.join(self._cwd, os.path.expanduser(text))))
         except (OSError, ValueError):
             return None
 

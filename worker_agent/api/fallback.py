@@ -26,7 +26,8 @@ class OverloadCounter:
     def saw(self, error: ModelError | None) -> OverloadCounter:
         """The counter after one more try; None is a try that was answered."""
         overloaded = error is not None and error.kind is ErrorKind.OVERLOADED
-        return replace(self, count=self.count + 1 if overloaded else 0)
+        count = self.count + 1 if overloaded else 0
+        return self if count == self.count else replace(self, count=count)
 
     @property
     def tripped(self) -> bool:

@@ -35,6 +35,10 @@ PREFIX_WAIT = 5.0
 PREFIX_WARM = 300.0  # seconds the provider keeps a cache entry after its last use
 PREFIXES = 1_000
 
+_RATE_HEADERS = tuple(
+    (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset")
+    for what in ("requests", "tokens", "input-tokens", "output-tokens")
+)
 _SLOWING = frozenset({ErrorKind.RATE_LIMIT, ErrorKind.OVERLOADED})
 
 
@@ -167,9 +171,9 @@ class Limiter:
 
     def headers(self, headers: Mapping[str, str]) -> None:
         """Reads `anthropic-ratelimit-…`: where nothing remains, nobody sends before the reset."""
-        for what in ("requests", "tokens", "input-tokens", "output-tokens"):
-            if headers.get(f"anthropic-ratelimit-{what}-remaining", "").strip() == "0":
-                self._block_until_reset(headers.get(f"anthropic-ratelimit-{what}-reset", ""))
+        for remaining, reset in _RATE_HEADERS:
+            if headers.get(remaining, "").strip() == "0":
+                self._block_until_reset(headers.get(reset, ""))
 
     def _block_until_reset(self, reset: str) -> None:
         try:

@@ -140,7 +140,9 @@ class Pass:
 
     async def _decide(self) -> AsyncIterator[e.Event]:
         params, turn, answer = self.params, self.turn, self.turn.answer
-        state = replace(self.state, model=turn.model, messages=(*self.state.messages, *turn.told))
+        state = self.state
+        if turn.told or turn.model != state.model:
+            state = replace(state, model=turn.model, messages=(*state.messages, *turn.told))
         self.state = count_output(state, answer.usage.output)
         if line := await self._summary():
             yield e.Notice(e.NoticeKind.TOOL_USE_SUMMARY, line)

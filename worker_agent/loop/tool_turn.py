@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +80,11 @@ class ToolTurn:
     async def _wait(self) -> AsyncIterator[e.Event]:
         """Progress while the tools run; leaves their outcomes in `outcomes`."""
         executor, buffer = self.turn.executor, self.turn.buffer
+        if executor.is_done and not self.params.abort.is_set:
+            self.outcomes = await executor.results()
+            for event in buffer.drain():
+                yield event
+            return
         results = asyncio.create_task(executor.results())
         results.add_done_callback(buffer.wake)
         try:
@@ -160,7 +165,7 @@ class ToolTurn:
         answer = self.turn.answer.message
         assert answer is not None
         calls = _digest([[call["name"], call["input"]] for call in answer.tool_uses])
-        result = _digest([outcome.block["content"] for outcome in self.outcomes])
+        result = _digest_of(outcome.block["content"] for outcome in self.outcomes)
         before = self.state.repeats
         if before.digest != calls:
             return Repeats(calls, 1, (result,))
@@ -175,6 +180,16 @@ class ToolTurn:
         assert answer is not None
         caller, model = self.params.caller(stops=False), self.params.agent.settings.small_model
         return asyncio.create_task(summarise(caller, model, self.outcomes, answer.tool_uses))
+
+
+def _digest_of(results: Iterable[str | Sequence[Block]]) -> str:
+    """Of the very text, which need not be made JSON for it."""
+    found = hashlib.blake2b(digest_size=16)
+    for result in results:
+        data = result.encode() if isinstance(result, str) else m.canonical(result)
+        found.update(b"%d " % len(data))
+        found.update(data)
+    return found.hexdigest()
 
 
 def _digest(value: object) -> str:

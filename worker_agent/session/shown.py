@@ -24,7 +24,8 @@ def enriched(event: e.Event, facts: Callable[[str], Facts], cwd: Path) -> e.Even
             same = all(new is old for new, old in zip(content, message.content, strict=True))
             return event if same else replace(event, message=replace(message, content=content, wire=b""))
         case e.ToolStarted(name=name, input=given):
-            return replace(event, input=_input(given, facts(name).path_fields, cwd))
+            shown = _input(given, facts(name).path_fields, cwd)
+            return event if shown is given else replace(event, input=shown)
         case _:
             return event
 

@@ -147,6 +147,11 @@ class StreamingToolExecutor:
         return self._side_effects
 
     @property
+    def is_done(self) -> bool:
+        """Whether every call has its outcome: `results` gives them without waiting."""
+        return self._failure is None and all(call.state is CallState.COMPLETED for call in self._calls)
+
+    @property
     def states(self) -> dict[str, CallState]:
         return {call.id: call.state for call in self._calls}
 

@@ -74,7 +74,7 @@ def resolve(text: str, context: ToolContext) -> Target:
         if b"\x00" not in unescaped and os.path.lexists(unescaped):
             path = Path(os.fsdecode(unescaped))
     try:
-        return Target(path, Path(os.path.realpath(path)), show(path, context))
+        return Target(path, Path(disk.real(path)), show(path, context))
     except (OSError, UnicodeError, ValueError):
         raise ToolError("The path cannot be used on this system. Give another path.") from None
 

@@ -173,7 +173,8 @@ class _Call:
                 if isinstance(again, Deny):
                     self._deny(again.reason)
                 confine = Confine.GUARD  # what was read is not what runs
-            self.context = replace(self.context, confine=confine)
+            if confine is not self.context.confine:
+                self.context = replace(self.context, confine=confine)
 
     async def _answered_by_hooks(self, tool: Tool, ask: Ask) -> Allow | Deny | None:
         """What hooks say in the person's place; None where it is for the person to say."""

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, assert_never
 
-from worker_agent import tool_facts
+from worker_agent import disk, tool_facts
 from worker_agent.errors import ConfigError
 from worker_agent.tool_facts import Access, Facts, Specifier
 
@@ -321,7 +321,7 @@ def resolve(path: Path) -> Path:
 
 def _real(path: Path) -> str:
     try:
-        return os.path.realpath(path)
+        return disk.real(path)
     except (OSError, ValueError):
         return os.path.normpath(path)
 

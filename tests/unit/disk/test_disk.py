@@ -15,6 +15,20 @@ from worker_agent import disk
 LIMIT = 100
 
 
+LINKS = (
+    "to-file", "to-absolute", "to-link", "sub/up", "out", "out-absolute", "out-directory", "out-directory/file", "out-and-in", "round",
+    "hidden-out", "to-directory", "to-directory/file",
+)  # fmt: skip
+
+
+def links(inside: Path, outside: Path) -> dict[str, str | Path]:
+    return {
+        "to-file": "sub/file", "to-absolute": inside / "sub/file", "to-link": "to-file", "sub/up": "../plain",
+        "out": "../secret", "out-absolute": outside / "secret", "out-directory": "../other", "out-and-in": "../in/plain",
+        "round": "round", "hidden-out": "sub/../../secret", "to-directory": "sub",
+    }  # fmt: skip
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A directory `in` beside a secret, with links of every kind."""
@@ -25,11 +39,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").write_text("secret")
-    for name, target in {
-        "to-file": "sub/file", "to-absolute": inside / "sub/file", "to-link": "to-file", "sub/up": "../plain",
-        "out": "../secret", "out-absolute": tmp_path / "secret", "out-directory": "../other", "out-and-in": "../in/plain",
-        "round": "round", "hidden-out": "sub/../../secret", "to-directory": "sub",
-    }.items():  # fmt: skip
+    for name, target in links(inside, tmp_path).items():
         (inside / name).symlink_to(target)
     (tmp_path / "alias").symlink_to("in")
     return inside
@@ -163,3 +173,18 @@ def test_a_replaced_file_keeps_its_mode_and_a_failed_one_leaves_nothing(tree: Pa
     with pytest.raises(OSError):
         disk.replace(tree / "sub", b"new")
     assert sorted(os.listdir(tree)) == names
+
+
+@pytest.mark.parametrize(
+    "name", [*LINKS, "", ".", "sub/..", "missing", "missing/../plain", "sub/missing/deeper", "plain/", "/"]
+)
+def test_where_a_path_leads_is_what_following_each_name_says(name: str, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    for path in (name, f"{tree}/{name}", f"{tree}/../alias/{name}"):
+        assert disk.real(path) == os.path.realpath(path)
+        assert disk.real(Path(path)) == os.path.realpath(Path(path))
+
+
+def test_a_file_that_ends_as_the_kernel_marks_deleted_ones_keeps_its_name(tree: Path) -> None:
+    (tree / "kept (deleted)").touch()
+    assert disk.real(tree / "kept (deleted)") == os.path.realpath(tree / "kept (deleted)")
