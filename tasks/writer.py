@@ -57,6 +57,13 @@ class _Job:
         except BaseException as error:
             self.error = error
 
+    def fail(self, error: BaseException) -> None:
+        """Its group was not stored; its own error stays."""
+        self.error = self.error or error
+
+    def explain(self, explained: Callable[[BaseException | None], BaseException | None]) -> None:
+        self.error = explained(self.error)
+
     def settle(self) -> None:
         """In the waiter's thread, or for a thread-safe future anywhere. A waiter that gave up is left alone."""
         if self.future.done():
@@ -144,9 +151,9 @@ class Writer:
             self.commits += 1
         except BaseException as error:  # told to every waiter: nothing of the group is stored
             for job in group:
-                job.error = job.error or error
+                job.fail(error)
         for job in group:
-            job.error = self._explained(job.error)
+            job.explain(self._explained)
         _settle(group)
 
     def _explained(self, error: BaseException | None) -> BaseException | None:

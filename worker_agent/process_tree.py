@@ -86,7 +86,7 @@ def set_subreaper(wanted: bool = True) -> bool:
     import ctypes
 
     pr_set_child_subreaper = 36
-    _adopted.expected = wanted
+    _adopted.expect(wanted)
     return bool(ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, int(wanted), 0, 0, 0) == 0)
 
 
@@ -275,6 +275,10 @@ class _Adopted:
         self.expected = False  # this process is a sub-reaper
         self._seen: dict[tuple[int, float], float] = {}
         self._swept = 0.0
+
+    def expect(self, wanted: bool) -> None:
+        """Whether this process is a sub-reaper."""
+        self.expected = wanted
 
     def sweep(self) -> None:
         """Reap what is old enough; costs one system call when there is no zombie at all."""

@@ -130,7 +130,7 @@ class TreeBudget:
         )
         if self._fits(agent, wish.report):
             self._keep_back(agent, wish.report)
-        agent.needs = wish.whole + wish.report
+        agent.note_need(wish.whole + wish.report)
         self._waiting.append(wish)
         self._serve()
         try:
@@ -197,7 +197,14 @@ class TreeBudget:
         self._under_way += 1
         self._keep_back(wish.agent, Amount() if grant.last else wish.report)
         self._waiting.remove(wish)
-        call = CallBudget(self, grant.amount, max_tokens=grant.cap, last_call=grant.last, under_way=True)
+        call = CallBudget(
+            self,
+            grant.amount,
+            agent=None if grant.last else wish.agent,
+            max_tokens=grant.cap,
+            last_call=grant.last,
+            under_way=True,
+        )
         wish.granted.set_result(call)
         return True
 
@@ -245,15 +252,16 @@ class AgentBudget:
         self._tree = tree
         self._told = False
 
+    def note_need(self, amount: Amount) -> None:
+        """What its newest call asks for."""
+        self.needs = amount
+
     async def reserve(self, request: ModelRequest, prompt_tokens: int) -> CallBudget:
         """Hold what this call may cost at most. Raises `ModelError` of kind BUDGET when nothing is left at all."""
         tree = self._tree
         if not tree.limit.is_set:
             return CallBudget(tree, Amount())
-        call = await tree.hold(self, request, prompt_tokens)
-        if not call.last_call:
-            call.agent = self
-        return call
+        return await tree.hold(self, request, prompt_tokens)
 
     def spare(self, request: ModelRequest, prompt_tokens: int) -> CallBudget:
         """Hold it only if it fits now beside what is kept back for reports, this agent's own too, and nobody waits.
@@ -287,11 +295,12 @@ class CallBudget:
         tree: TreeBudget,
         held: Amount,
         *,
+        agent: AgentBudget | None = None,
         max_tokens: int | None = None,
         last_call: bool = False,
         under_way: bool = False,
     ) -> None:
-        self.agent: AgentBudget | None = None  # who is told when much is used
+        self._agent = agent  # who is told when much is used
         self.max_tokens = max_tokens
         self.last_call = last_call
         self._tree = tree
@@ -301,7 +310,7 @@ class CallBudget:
     @property
     def notice(self) -> str | None:
         """What the agent must be told now, once: who reads it tells it."""
-        return self.agent.take_notice() if self.agent else None
+        return self._agent.take_notice() if self._agent else None
 
     def settle(self, model: str, usage: Usage | None) -> None:
         """Book what was used (None: nothing came back) and give back the rest. A second call does nothing. An answer whose

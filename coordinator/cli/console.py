@@ -133,6 +133,10 @@ class Console:
         else:
             self._write(self._err, text + "\n")
 
+    def _notes_above(self, region: Region | None) -> None:
+        """From now on, where there is one."""
+        self._live_region = region
+
     def error(self, text: str, more: Sequence[str] = ()) -> None:
         self.note("\n".join([f"coordinator: {text}", *(f"  {line}" for line in more)]))
 
@@ -182,7 +186,7 @@ class Region:
         from rich.live import Live
 
         self._console = console
-        console._live_region = self
+        console._notes_above(self)
         self._live = Live(console=console.rich, auto_refresh=False, transient=True, vertical_overflow="crop")
         with console._quiet_pipe():
             self._live.start()
@@ -201,7 +205,7 @@ class Region:
             self._live.console.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
-        self._console._live_region = None
+        self._console._notes_above(None)
         with self._console._quiet_pipe():
             self._live.stop()
 

@@ -37,6 +37,21 @@ class Context:
         self.has_result = False  # a run's result object is printed
         self._database: Database | None = None
 
+    def show_tracebacks(self) -> None:
+        self.debug = True
+
+    def use_database(self, place: str) -> None:
+        self.database_url = place
+
+    def note_format(self, name: str) -> None:
+        self.result_format = name
+
+    def note_session(self, id: str) -> None:
+        self.session_id = id
+
+    def note_result(self) -> None:
+        self.has_result = True
+
     @cached_property
     def settings(self) -> Settings:
         from worker_agent.config import Settings
@@ -98,12 +113,12 @@ pass_cli = click.make_pass_decorator(Context)
 
 def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        ctx.ensure_object(Context).debug = True
+        ctx.ensure_object(Context).show_tracebacks()
 
 
 def _set_database(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value:
-        ctx.ensure_object(Context).database_url = value
+        ctx.ensure_object(Context).use_database(value)
 
 
 def common_options(command: AnyCallable) -> AnyCallable:

@@ -73,10 +73,12 @@ def _named(error: click.BadParameter, found: config_files.Defaults) -> click.Bad
     name = error.param.name if error.param else None
     source = error.ctx.get_parameter_source(name) if error.ctx and name else None
     if source is ParameterSource.ENVIRONMENT and error.param:
-        error.param_hint = str(error.param.envvar)
+        hint = str(error.param.envvar)
     elif source is ParameterSource.DEFAULT_MAP and name is not None and name in found.origins:
-        error.param_hint = f"{name} in {found.origins[name]}"
-    return error
+        hint = f"{name} in {found.origins[name]}"
+    else:
+        return error
+    return click.BadParameter(error.message, error.ctx, error.param, hint)
 
 
 def _directory(args: list[str]) -> str:

@@ -70,7 +70,7 @@ class Drive:
         ticking = asyncio.create_task(self._tick())
 
         def ready(handle: SessionHandle) -> None:
-            signals.handle = handle
+            signals.reach(handle)
             self.session_id = handle.session_id
             self.view.started(_started(handle, self.options))
             if self.on_ready:
@@ -132,7 +132,7 @@ class Signals:
         self._interrupts = 0
         self._running: asyncio.Future[Any] | None = None
         self._early: ExitCode | None = None
-        self.handle: SessionHandle | None = None
+        self._handle: SessionHandle | None = None
 
     def install(self) -> None:
         """Plain handlers, which stay when the event loop goes: a second signal finds the process leaving, and must not
@@ -144,6 +144,10 @@ class Signals:
             _on(signal.SIGHUP, loop, (lambda: None) if self._detached else self._terminate)
         if not self._detached:  # the signal may come later than the first write fails, or not at all
             self._console.when_hung_up(lambda: loop.call_soon(self._terminate))
+
+    def reach(self, handle: SessionHandle) -> None:
+        """From now on a signal is for this session."""
+        self._handle = handle
 
     async def guard(self, work: Awaitable[Outcome]) -> Outcome:
         """Await `work`; a signal before the session is there ends it."""
@@ -163,17 +167,17 @@ class Signals:
         self._interrupts += 1
         if self._interrupts >= AT_ONCE:
             self._leave_at_once()
-        if self.handle is None:
+        if self._handle is None:
             self._end_early(ExitCode.INTERRUPTED)
         else:
             self._console.note(SAID[self._interrupts - 1])
-            self.handle.interrupt()
+            self._handle.interrupt()
 
     def _terminate(self) -> None:
-        if self.handle is None:
+        if self._handle is None:
             self._end_early(ExitCode.TERMINATED)
         else:
-            self.handle.terminate()
+            self._handle.terminate()
 
     def _end_early(self, code: ExitCode) -> None:
         self._early = code

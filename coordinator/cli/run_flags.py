@@ -128,7 +128,7 @@ def apply(options: list[Callable[[Any], Any]], command: AnyCallable) -> AnyCalla
 def _learn_format(ctx: click.Context, _param: click.Parameter, value: str) -> str:
     """Known before any other flag can be refused."""
     if (cli := ctx.find_object(Context)) is not None:
-        cli.result_format = value
+        cli.note_format(value)
         unbegun.foresee(cli, [])
     return value
 

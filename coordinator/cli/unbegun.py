@@ -31,7 +31,7 @@ def tell(context: Context, words: Sequence[str], reason: str, message: str) -> N
         return
     early.have_last_words({})
     value = _result(context, form, reason, message)
-    context.has_result = True
+    context.note_result()
     if form == "json":
         context.console.json(value)
     else:

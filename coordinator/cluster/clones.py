@@ -79,12 +79,12 @@ class Clones:
         tip = None if start.is_new else await self._remote.tip(start.branch)
         note = _read_note(path)
         if path.is_dir() and place_of(path) is not None and note is not None and note == (tip or start.base):
-            clone = Clone(path, start, self._remote, tip, on_pushed, begins_anew=False)
+            begins_anew, aside = False, None
         else:
-            aside = await asyncio.to_thread(_set_aside, path)
+            begins_anew, aside = True, await asyncio.to_thread(_set_aside, path)
             await self._make(path, start, tip)
-            clone = Clone(path, start, self._remote, tip, on_pushed, begins_anew=True, aside=aside)
-        clone.missing = await left_out(path, ("post-checkout",), (await run_git(path, "ls-files", "-z")).names)
+        missing = await left_out(path, ("post-checkout",), (await run_git(path, "ls-files", "-z")).names)
+        clone = Clone(path, start, self._remote, tip, on_pushed, begins_anew=begins_anew, missing=missing, aside=aside)
         if start.attempt > 1:
             await clone.fence()
         return clone
@@ -111,11 +111,12 @@ class Clone:
         on_pushed: Callable[[str, str | None], None],
         *,
         begins_anew: bool,
+        missing: tuple[str, ...],
         aside: Path | None = None,
     ) -> None:
         self.path, self.branch = path, start.branch
         self.begins_anew, self.aside = begins_anew, aside
-        self.missing: tuple[str, ...] = ()
+        self.missing = missing
         self._start, self._remote, self._on_pushed = start, remote, on_pushed
         self._at_remote = tip  # where the branch was seen last
         self._wanted: tuple[str, str | None] | None = None  # the newest state, and what is told when it is pushed

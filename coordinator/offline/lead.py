@@ -31,6 +31,16 @@ class _Survey:
     done: bool = False
     unread: int = 0  # messages of a person that came while it ran
 
+    def leave_unread(self) -> None:
+        self.unread += 1
+
+    def answered(self, message: Message) -> None:
+        """Note what the answer starts, and whether it is the report."""
+        for use in message.tool_uses:
+            if use["name"] == "Agent":
+                self.prompts[use["id"]] = use["input"].get("description", "")
+        self.done = self.done or (not message.tool_uses and message.text.startswith(HEADING))
+
 
 @dataclass(frozen=True, slots=True)
 class _End:
@@ -94,24 +104,17 @@ def _read_survey(messages: Sequence[Message]) -> tuple[_Survey | None, dict[str,
     for message in messages:
         if message.role == "assistant":
             if current is not None:
-                _note_answer(current, message)
+                current.answered(message)
             continue
         if is_prompt(message):
             if current is None or current.done:
                 current = _Survey(message.text)
             else:
-                current.unread += 1
+                current.leave_unread()
         ends |= _notifications(message)
         if current is not None:
             _note_started(current, message)
     return current, ends
-
-
-def _note_answer(current: _Survey, message: Message) -> None:
-    for use in message.tool_uses:
-        if use["name"] == "Agent":
-            current.prompts[use["id"]] = use["input"].get("description", "")
-    current.done = current.done or (not message.tool_uses and message.text.startswith(HEADING))
 
 
 def _note_started(current: _Survey, message: Message) -> None:

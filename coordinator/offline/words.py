@@ -47,6 +47,13 @@ class _Found:
     def add(self, hits: Hits) -> None:
         self.hits |= {(hit.path, hit.line): hit for hit in hits.hits}
 
+    def note_paths(self, listed: Mapping[Word, Sequence[Listing]], paths: int) -> None:
+        """What paths hold each word, of so many `paths` in all; by which words a path can tell something follows from it."""
+        most = max(MOSTLY, paths / 2)
+        self.telling = tuple(word for word in self.words if sum(listing.total for listing in listed[word]) < most)
+        for word in self.telling:
+            self.note_names(word, listed[word])
+
     def note_names(self, word: Word, listings: Sequence[Listing]) -> None:
         self.named[word.text] = sum(listing.total for listing in listings)
         if not all(listing.whole for listing in listings):
@@ -116,10 +123,7 @@ def _first_look(found: _Found) -> Steps[Hits]:
         found.lines[word.text] = Hits.of(lines)
         found.add(found.lines[word.text])
         listed[word] = [Listing.of(listing) for listing in listings]
-    most = max(MOSTLY, Listing.of(everything).total / 2)
-    found.telling = tuple(word for word in found.words if sum(listing.total for listing in listed[word]) < most)
-    for word in found.telling:
-        found.note_names(word, listed[word])
+    found.note_paths(listed, Listing.of(everything).total)
     return Hits.of(holding)
 
 

@@ -29,6 +29,18 @@ class _Run:
     report: str | None = None
     after: Message | None = None
 
+    def follow(self, message: Message) -> None:
+        """Take in the next message."""
+        if message.role == "assistant":
+            if message.tool_uses:
+                self.rounds.append(message.tool_uses)
+            elif message.text and self.report is None:
+                self.report = message.text
+            return
+        self.results |= {r["tool_use_id"]: None if r.get("is_error") else text_of(r) for r in message.tool_results}
+        if not message.tool_results:
+            self.after = message
+
     def replay(self, calls: Sequence[Call], number: int) -> Results:
         """The results of one round, matched by what was asked for, so that a gap in the history shifts nothing."""
         asked = {_key(use["name"], use["input"]): use["id"] for use in self.rounds[number]}
@@ -57,7 +69,7 @@ def _read_run(messages: Sequence[Message]) -> _Run:
         if (is_prompt(message) or message.kind == "attachment") and _is_task(message, run):
             run = _Run(message)
         elif run is not None:
-            _follow(run, message)
+            run.follow(message)
     assert run is not None  # the first prompt is always a task
     return run
 
@@ -69,18 +81,6 @@ def _is_task(message: Message, run: _Run | None) -> bool:
     if not is_prompt(message):
         return False
     return run is None or (run.report is not None and plan_for(run.task.text) is None)
-
-
-def _follow(run: _Run, message: Message) -> None:
-    if message.role == "assistant":
-        if message.tool_uses:
-            run.rounds.append(message.tool_uses)
-        elif message.text and run.report is None:
-            run.report = message.text
-        return
-    run.results |= {r["tool_use_id"]: None if r.get("is_error") else text_of(r) for r in message.tool_results}
-    if not message.tool_results:
-        run.after = message
 
 
 def _next(plan: Plan, run: _Run) -> tuple[Sequence[Call], str | None]:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -167,11 +167,9 @@ class Feed:
         """The events since the last look, and what differs from then. May run again: what was sent is noted at the end."""
         now, scope, first = time.time(), self._scope, not self._sent.values
         sent = Sent(self._sent.event, dict(self._sent.rows), dict(self._sent.values), dict(self._sent.seqs))
-        if sent.event is None:
-            sent.event = events.last_id(conn)
-        happened = events.since(conn, sent.event, session_id=scope.session_id, limit=EVENTS)
-        if happened:
-            sent.event = happened[-1].id
+        known = events.last_id(conn) if sent.event is None else sent.event
+        happened = events.since(conn, known, session_id=scope.session_id, limit=EVENTS)
+        sent = replace(sent, event=happened[-1].id if happened else known)
         update: Shown = {}
         for name, rows in self._objects(conn, now).items():
             if changed := _changed(sent.rows, name, rows, now):

@@ -17,8 +17,9 @@ import logging
 import mimetypes
 import socket
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.resources import files as resources
@@ -101,6 +102,15 @@ class Page:
     async def act(self, fn: Callable[[], T]) -> T:
         """In threads of its own: ending processes takes seconds, and nobody who reads waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self.acting, fn)
+
+    @contextmanager
+    def open_feed(self) -> Iterator[None]:
+        """One more for the length of the block."""
+        self.feeds += 1
+        try:
+            yield
+        finally:
+            self.feeds -= 1
 
     def ended_lanes(self, session_id: str) -> dict[str, Lane]:
         found = self.lanes.setdefault(session_id, {})
@@ -242,12 +252,9 @@ async def _feed(page: Page, request: Request) -> Response:
     told = feed.Feed(page.database, page.news, scope, None if ref is None else int(ref))
 
     async def stream() -> Any:
-        page.feeds += 1
-        try:
+        with page.open_feed():
             async for text in told:
                 yield text
-        finally:
-            page.feeds -= 1
 
     return StreamingResponse(stream(), media_type="text/event-stream")
 

@@ -148,6 +148,13 @@ class Call:
         self._caller = caller
         self._began_at: float | None = None
 
+    def say(self, message: Message) -> None:
+        """It stands at the end of what is sent."""
+        self.request = replace(self.request, messages=(*self.request.messages, message))
+
+    def forbid_tools(self) -> None:
+        self.request = replace(self.request, tools_allowed=False)
+
     async def events(self) -> AsyncIterator[ModelEvent]:
         """The events of the stream, up to and including `Finished`. Raises `ModelError`."""
         async with self._admitted() as lead:

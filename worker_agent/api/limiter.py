@@ -226,7 +226,7 @@ class Limiter:
             finally:
                 changed.cancel()
                 timer.cancel()
-        prefix.leads += 1
+        prefix.begin()
 
 
 @dataclass(slots=True)
@@ -240,7 +240,21 @@ class _Prefix:
     def is_warm(self, now: float) -> bool:
         return now < self.warm_until
 
-    def wake(self) -> None:
+    def begin(self) -> None:
+        """A call is under way."""
+        self.leads += 1
+
+    def warm(self, until: float) -> None:
+        """Its cache entry can be read."""
+        self.warm_until = until
+        self._wake()
+
+    def end(self) -> None:
+        """A call is over."""
+        self.leads -= 1
+        self._wake()
+
+    def _wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -254,9 +268,7 @@ class Lead:
 
     def began(self) -> None:
         """The answer began: the cache entry can be read from now on."""
-        self._prefix.warm_until = self._limiter._clock.monotonic() + PREFIX_WARM
-        self._prefix.wake()
+        self._prefix.warm(self._limiter._clock.monotonic() + PREFIX_WARM)
 
     def _end(self) -> None:
-        self._prefix.leads -= 1
-        self._prefix.wake()
+        self._prefix.end()

@@ -162,6 +162,10 @@ class _Draft:
         if blocks:
             self.ranks[rank].append((blocks, part))
 
+    def note_stop(self, reason: str | None) -> None:
+        """Why its newest message stopped."""
+        self.paused = reason == "pause_turn"
+
     def finish(self) -> WireMessage | None:
         pieces = [piece for rank in self.ranks for piece in rank]
         blocks = [block for piece, _ in pieces for block in piece]
@@ -241,7 +245,7 @@ def _parts_by_block(message: WireMessage) -> Sequence[Part]:
 
 
 def _draft_message(draft: _Draft, message: Message) -> None:
-    draft.paused = message.stop_reason == "pause_turn"
+    draft.note_stop(message.stop_reason)
     rank = 1 if message.kind == "attachment" and message.role == "user" else 2  # an answer keeps its order
     blocks = [fit for block in message.content if (fit := api_form(block, message.role)) is not None]
     results = [block for block in blocks if block["type"] == "tool_result"]

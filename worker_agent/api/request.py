@@ -54,6 +54,22 @@ class _Kept:
     compaction: bool = False
     anchor: int | None = None  # the wire message that holds the last cache anchor
 
+    def anchor_at(self, place: int) -> None:
+        """`place` counts the wire messages behind those that are settled."""
+        self.anchor = len(self.pieces) + place
+
+    def take(self, messages: tuple[Message, ...], done: Sequence[WireMessage]) -> int:
+        """`done` settles too, so that all of it was made of `messages`; the bytes that came in."""
+        pieces = [message.piece for message in done]
+        size = sum(map(len, chain.from_iterable(pieces)))
+        self.messages = messages
+        self.pieces.extend(pieces)
+        self.size += size
+        self.media += normalize.media_in(done)
+        self.compaction = self.compaction or _has_compaction(done)
+        self.call_ids.update(b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use")
+        return size
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -162,7 +178,7 @@ class RequestBuilder:
             return self._in_full(request, info)
         compaction = kept.compaction or _has_compaction(wire)
         if (anchor := _anchor(new, wire)) is not None:
-            kept.anchor = len(kept.pieces) + anchor
+            kept.anchor_at(anchor)
         live = self._settle(kept, request.messages, wire)
         return _marked(kept, live, info), compaction
 
@@ -210,14 +226,7 @@ class RequestBuilder:
         done, live = wire[:answer], wire[answer:]
         if not done or not live[0].start:  # before it stands nothing, or nothing that was stored
             return wire
-        kept.messages = messages[: len(kept.messages) + live[0].start]
-        pieces = [message.piece for message in done]
-        size = sum(map(len, chain.from_iterable(pieces)))
-        kept.pieces.extend(pieces)
-        kept.size += size
-        kept.media += normalize.media_in(done)
-        kept.compaction = kept.compaction or _has_compaction(done)
-        kept.call_ids.update(b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use")
+        size = kept.take(messages[: len(kept.messages) + live[0].start], done)
         if kept is next(reversed(self._kept.values()), None):
             self._make_room(size)
         return live

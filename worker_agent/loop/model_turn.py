@@ -60,6 +60,10 @@ class Overloads:
             self.fallback = None
         return self.fallback or main
 
+    def saw(self, error: ModelError | None) -> None:
+        """How a try ended."""
+        self.counter = self.counter.saw(error)
+
     def took_over(self, model: str, now: float) -> None:
         self.counter = replace(self.counter, count=0)
         self.fallback, self.until = model, now + FALLBACK_HOLDS
@@ -88,6 +92,33 @@ class Try:
     unreadable: tuple[Block, str] | None = None  # the last block, if it is a call whose JSON cannot be read, and why
     shown: bool = False
     last_call: bool = False
+
+    def begin(self, call: Call) -> None:
+        """The budget of `call` is held."""
+        self.call = call
+        self.last_call = call.reservation.last_call
+
+    def add_text(self, piece: TextPiece) -> None:
+        self.open_text.setdefault(piece.index, []).append(piece.text)
+        self.shown = True
+
+    def add_thought(self) -> None:
+        self.shown = True
+
+    def add_call(self, block: Block, invalid: str | None, typed: Block | None) -> None:
+        self.closed.append(block)
+        self.calls += 1
+        self.executor.add_tool(block, invalid, typed)
+
+    def let_wait(self, block: Block, invalid: str) -> None:
+        """A call that cannot be read: perhaps the answer was cut in it."""
+        self.unreadable = (block, invalid)
+
+    def add_unreadable(self) -> None:
+        """The unreadable call was not the end: it is a call like any other, answered by what is wrong with it."""
+        waiting, self.unreadable = self.unreadable, None
+        if waiting is not None:
+            self.add_call(*waiting, None)
 
     @property
     def usage(self) -> Usage:
@@ -133,6 +164,10 @@ class ModelTurn:
     def message_id(self) -> str:
         return self._try.message_id
 
+    def note_stored(self) -> None:
+        """The answer is on disk."""
+        self.stored = True
+
     # ── the tries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def stream(self) -> AsyncIterator[e.Event]:
@@ -152,7 +187,7 @@ class ModelTurn:
             yield self._called(error)
             if self.answer.aborted is not None:
                 return
-            self.overloads.counter = self.overloads.counter.saw(error)
+            self.overloads.saw(error)
             if error is None:
                 self.answer = self._whole_answer()
                 return
@@ -176,13 +211,11 @@ class ModelTurn:
                 return
 
     async def _one_try(self) -> AsyncIterator[e.Event]:
-        current = self._try
         async with self.params.caller().call(self._request(), self.prepared.tokens) as call:
-            current.call = call
+            self._try.begin(call)
             if call.reservation.last_call:
-                current.last_call = True
                 await self._tell(call, transitions.last_report())
-                call.request = replace(call.request, tools_allowed=False)
+                call.forbid_tools()
             elif notice := call.reservation.notice:
                 yield e.Notice(e.NoticeKind.BUDGET, notice)
                 await self._tell(call, transitions.budget_notice(notice))
@@ -217,25 +250,24 @@ class ModelTurn:
         if message.content not in [told.content for told in self.told]:
             await self.params.agent.journal.append((message,))
             self.told = (*self.told, message)
-            call.request = replace(call.request, messages=(*call.request.messages, message))
+            call.say(message)
 
     def _take(self, event: ModelEvent, request: ModelRequest) -> list[e.Event]:
         current = self._try
         match event:
             case TextPiece():
-                current.open_text.setdefault(event.index, []).append(event.text)
-                current.shown = True
+                current.add_text(event)
                 return [e.TextDelta(event.text)]
             case ThinkingPiece():
-                current.shown = True
+                current.add_thought()
                 return [e.ThinkingDelta(event.text)]
             case BlockClosed():
                 current.open_text.pop(event.index, None)
-                self._add_unreadable()
+                current.add_unreadable()
                 self._close(event, request)
             case Finished():
                 if event.stop_reason != "max_tokens":
-                    self._add_unreadable()
+                    current.add_unreadable()
         return []
 
     def _close(self, event: BlockClosed, request: ModelRequest) -> None:
@@ -249,21 +281,9 @@ class ModelTurn:
 
     def _call_or_wait(self, event: BlockClosed) -> None:
         if event.invalid is not None:
-            self._try.unreadable = (event.block, event.invalid)
+            self._try.let_wait(event.block, event.invalid)
         else:
-            self._add_call(event.block, typed=event.typed)
-
-    def _add_call(self, block: Block, invalid: str | None = None, typed: Block | None = None) -> None:
-        current = self._try
-        current.closed.append(block)
-        current.calls += 1
-        current.executor.add_tool(block, invalid, typed)
-
-    def _add_unreadable(self) -> None:
-        """The unreadable call was not the end: it is a call like any other, answered by what is wrong with it."""
-        waiting, self._try.unreadable = self._try.unreadable, None
-        if waiting is not None:
-            self._add_call(*waiting)
+            self._try.add_call(event.block, None, event.typed)
 
     # ── what a failed try leads to ─────────────────────────────────────────────────────────────────────────────────
 
@@ -409,7 +429,7 @@ class ModelTurn:
 
     def _partial_answer(self, aborted: str | None = None) -> Answer:
         """Closed blocks, and on an interrupt the text that was still open."""
-        self._add_unreadable()
+        self._try.add_unreadable()
         blocks = list(self._try.closed)
         if aborted is not None:
             blocks += [m.text_block(text) for _, pieces in sorted(self._try.open_text.items()) if (text := "".join(pieces))]

@@ -73,7 +73,7 @@ class ToolTurn:
         if message is None:
             return
         await self.params.agent.journal.append((message,))
-        self.turn.stored = True
+        self.turn.note_stored()
         self.state = replace(self.state, messages=(*self.state.messages, message))
         yield e.MessageAdded(message)
 

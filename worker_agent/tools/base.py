@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
+from worker_agent import tool_facts
 from worker_agent.causes import Cause
 from worker_agent.config import Clock, SystemClock, ToolSettings
 from worker_agent.events import PermissionDenial
@@ -176,7 +177,7 @@ class NoHooks:
         return PostToolUse()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReadFile:
     """What an agent knows of a file it read or wrote: enough to notice that somebody changed it since."""
 
@@ -204,6 +205,9 @@ class ShellState:
     """What lasts between shell calls of one agent."""
 
     cwd: Path
+
+    def move(self, cwd: Path) -> None:
+        self.cwd = cwd
 
 
 class BackgroundShells(Protocol):
@@ -309,6 +313,13 @@ class Tool:
         """What the call does, in a few words for a person: `Grep "import " src`."""
         detail = input.get(self.facts.main_field) if self.facts.main_field else None
         return f"{self.name} {detail}" if detail else self.name
+
+
+class FactsAlone(Tool):
+    """A tool that is not here, of which only its facts are known: to be judged by, not to be called."""
+
+    def __init__(self, name: str) -> None:
+        self.facts = tool_facts.of(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,34 @@ class _Call:
             raise IllegalMove(f"{self.state} → {to}")
         self.state = to
 
+    def begin(self, task: asyncio.Task[None]) -> None:
+        self.move(CallState.EXECUTING)
+        self.task = task
+
+    def announce(self) -> None:
+        self.announced = True
+
+    def note_read_only(self, read_only: bool) -> None:
+        """What the input that came out of the gates is."""
+        self.read_only = read_only
+
+    def enter(self) -> None:
+        self.entered = True
+
+    def park(self) -> asyncio.Future[None]:
+        """It may not run beside others after all; done when it is alone."""
+        self.safe = False
+        self.parked = asyncio.get_running_loop().create_future()
+        return self.parked
+
+    def unpark(self) -> None:
+        self.parked = None
+
+    def end(self, outcome: ToolOutcome) -> ToolOutcome:
+        """The first outcome stays."""
+        self.outcome = self.outcome or outcome
+        return self.outcome
+
     @property
     def id(self) -> str:
         return str(self.block["id"])
@@ -218,15 +246,14 @@ class StreamingToolExecutor:
         while self._queued and admits(self._queued[0].safe, running, self._limit):
             call = self._queued.popleft()
             running.append(call.safe)
-            call.move(CallState.EXECUTING)
             self._executing.append(call)
-            call.task = asyncio.get_running_loop().create_task(self._run(call))
+            call.begin(asyncio.get_running_loop().create_task(self._run(call)))
 
     async def _run(self, call: _Call) -> None:
         try:
             outcome = await self._outcome(call)
             if call.outcome is None:  # else it was abandoned, and answered for, meanwhile
-                call.outcome = outcome
+                call.end(outcome)
                 await self._complete(call, outcome)
         except Exception as error:  # nothing of the call itself: what stores or observes it failed
             self._fail(error)
@@ -235,7 +262,7 @@ class StreamingToolExecutor:
         context = self._context.for_call(call.id, lambda text: self._progress(call, text))
         activity = self._context.redact(_activity(call))
         self._on_event(ToolStarted(call.id, call.name, call.block.get("input") or {}, activity))
-        call.announced = True
+        call.announce()
 
         async def before_call(input: Input, read_only: bool) -> None:
             await self._before_call(call, input, read_only)
@@ -249,23 +276,22 @@ class StreamingToolExecutor:
 
     async def _before_call(self, call: _Call, input: Input, read_only: bool) -> None:
         """The gates are passed: run alone if the input that came out of them wants that, and record the intent."""
-        call.read_only = read_only
+        call.note_read_only(read_only)
         if call.safe and call.tool is not None and not agrees(call.tool.is_concurrency_safe, input):
             await self._wait_alone(call)
         if not read_only:
             self._side_effects = True
             if self._record_intent is not None:
                 await self._record_intent(call.id)
-        call.entered = True
+        call.enter()
 
     async def _wait_alone(self, call: _Call) -> None:
-        call.safe = False
-        call.parked = asyncio.get_running_loop().create_future()
+        alone = call.park()
         self._pump()
         try:
-            await call.parked
+            await alone
         finally:
-            call.parked = None
+            call.unpark()
 
     async def _complete(self, call: _Call, outcome: ToolOutcome) -> None:
         self._executing.remove(call)
@@ -306,10 +332,10 @@ class StreamingToolExecutor:
         if call.state not in (CallState.QUEUED, CallState.EXECUTING):
             return
         untold = call.announced and call.outcome is None
-        call.outcome = call.outcome or _synthetic(call, words)
+        outcome = call.end(_synthetic(call, words))
         call.move(CallState.COMPLETED)
         if untold:
-            self._on_event(ToolFinished(call.id, call.name, True, call.outcome.duration))
+            self._on_event(ToolFinished(call.id, call.name, True, outcome.duration))
 
     # ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -53,6 +53,10 @@ class Source:
     offset: int = 0
     begun: bytes = b""
 
+    def saw(self, row: MessageRecord) -> None:
+        """What is stored up to this row was shown."""
+        self.next_seq = max(self.next_seq, row.seq + 1)
+
     def new_lines(self, last: bool) -> list[str]:
         """The lines of the output since the last call; with `last` also one without an end."""
         if self.output is None:
@@ -149,7 +153,7 @@ def _new(cli: Context, sources: Sequence[Source]) -> list[tuple[Source, MessageR
 
     rows = cli.database.read(read)
     for source, row in rows:
-        source.next_seq = max(source.next_seq, row.seq + 1)
+        source.saw(row)
     return [(source, row) for source, row in rows if source.task_id in (None, row.task_id)]
 
 

@@ -129,13 +129,9 @@ def read_call(call: str) -> tuple[Tool, dict[str, Any]]:
     found = CALL.fullmatch(call.strip())
     if not found:
         raise Failure(f'{call!r} is no call: write it as "Bash(git push)"', ExitCode.USAGE)
-    from worker_agent import tool_facts
-    from worker_agent.tools.base import Tool
+    from worker_agent.tools.base import FactsAlone
     from worker_agent.tools.registry import ToolRegistry
 
-    tool = ToolRegistry.builtin().get(found["tool"])
-    if tool is None:
-        tool = Tool()
-        tool.facts = tool_facts.of(found["tool"])
+    tool = ToolRegistry.builtin().get(found["tool"]) or FactsAlone(found["tool"])
     field, text = tool.facts.rule_field, found["input"]
     return tool, {} if text is None or field is None else {field: text}

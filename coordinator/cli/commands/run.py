@@ -129,10 +129,10 @@ def driven(cli: Context, options: RunOptions, flags: Mapping[str, Any]) -> int:
     )  # fmt: skip
     try:
         code = drive.run()
-        cli.has_result = True
+        cli.note_result()
         return ExitCode.DONE if code == ExitCode.NEEDS_PERSON else code  # the program was told of each call
     finally:
-        cli.session_id = drive.session_id
+        cli.note_session(drive.session_id)
 
 
 def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_ready: Ready | None = None) -> int:
@@ -151,10 +151,10 @@ def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_read
     )  # fmt: skip
     try:
         code = drive.run()
-        cli.has_result = True
+        cli.note_result()
         return code
     finally:
-        cli.session_id = drive.session_id
+        cli.note_session(drive.session_id)
 
 
 @click.pass_context

@@ -68,14 +68,14 @@ class Bash(Tool):
         shell = _shell_state(context)
         lost = "" if shell.cwd.is_dir() else f"[{shell.cwd} is gone; back in {context.cwd}]\n"
         if lost:
-            shell.cwd = context.cwd
+            shell.move(context.cwd)
         if input.get("run_in_background"):
             return await self._background(input, shell.cwd, context)
         limit = _limit(input, context)
         outcome = await self._run(input["command"], limit, shell.cwd, context)
         moved = outcome.cwd is not None and outcome.cwd != shell.cwd
         if outcome.cwd is not None:
-            shell.cwd = outcome.cwd
+            shell.move(outcome.cwd)
         text = lost + told(outcome, limit)
         return ToolResult(
             text,
@@ -185,8 +185,7 @@ def _background_limit(input: Input, context: ToolContext) -> float:
 
 
 def _shell_state(context: ToolContext) -> ShellState:
-    if context.shell is None:
-        context.shell = ShellState(context.cwd)
+    assert context.shell is not None  # from its making on
     return context.shell
 
 

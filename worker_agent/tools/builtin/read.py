@@ -120,8 +120,8 @@ def _unchanged(context: ToolContext, target: files.Target, wanted: _Range) -> To
     key = (wanted.first, wanted.count)
     if key not in known.ranges:
         return None
-    known.ranges = tuple(r for r in known.ranges if r != key)
-    known.order = files.next_order()
+    ranges = tuple(r for r in known.ranges if r != key)
+    context.read_files[target.real] = replace(known, ranges=ranges, order=files.next_order())
     return ToolResult(
         f"{target.shown} is unchanged since you read these lines; the earlier result holds. (Read once more to see it again.)",
         data={"type": "file_unchanged", "filePath": str(target.path)},
@@ -133,10 +133,10 @@ def _remember(
 ) -> None:
     """Note what was shown; `keep` when the file is the one seen before, so that parts add up to the whole."""
     before = context.read_files.get(target.real) if keep else None
-    record.ranges = (before.ranges if before else ()) + ((wanted.first, wanted.count),)
+    ranges = (before.ranges if before else ()) + ((wanted.first, wanted.count),)
     whole = wanted.first == 1 and at_end
-    record.partial = not whole and (before is None or before.partial) and not (at_end and _reaches(record.ranges, wanted.first))
-    context.read_files[target.real] = record
+    partial = not whole and (before is None or before.partial) and not (at_end and _reaches(ranges, wanted.first))
+    context.read_files[target.real] = replace(record, ranges=ranges, partial=partial)
 
 
 def _reaches(ranges: Sequence[tuple[int, int]], line: int) -> bool:
@@ -372,11 +372,9 @@ def _notebook(
     rendered: notebook_text.Rendered, wanted: _Range, context: ToolContext, target: files.Target, record: ReadFile
 ) -> ToolResult:
     shown = _Shown.of_lines(rendered.lines, wanted, context)
-    record.partial = not (shown.at_end and wanted.first == 1)
-    context.read_files[target.real] = record
+    context.read_files[target.real] = replace(record, partial=not (shown.at_end and wanted.first == 1))
     lines = [line.split("\t", 1)[1] for line in shown.lines]  # numbers of rendered lines would name no place in the file
-    shown.lines = lines
-    result = shown.result(target, wanted)
+    result = replace(shown, lines=lines).result(target, wanted)
     return replace(result, content=[text_block(str(result.content)), *rendered.images]) if rendered.images else result
 
 
