@@ -20,6 +20,7 @@ DEMANDED = {
     ("coordinator.cli.log", "sys.excepthook"): "the interpreter's place for what nobody caught",
     ("coordinator.cli.early", "sys.(name)"): "streams that the caller closed are replaced before anything writes to them",
     ("tasks.writer", "explained.__cause__"): "an error that is handed over and not raised has its cause from nobody else",
+    ("worker_agent.tools.hook_scripts", "lexer.whitespace_split"): "shlex has no argument for it",
     ("worker_agent.api.direct", "self._connector._keepalive_timeout"): "aiohttp has no public way to say it later",
     ("worker_agent.api.direct", "context.trace_request_ctx.reused"): "how a hook of aiohttp answers who began the request",
 }
