@@ -24,7 +24,7 @@ import orjson
 
 from worker_agent.api import addresses, credentials, errors_map, models, plain
 from worker_agent.api.client import Finished, ModelEvent, ModelInfo, ModelRequest
-from worker_agent.api.remembered import Remembered
+from worker_agent.api.remembered import Remembered, public_address
 from worker_agent.api.request import Call, RequestBuilder
 from worker_agent.api.stream import Watchdog, fold
 from worker_agent.api.transport import Answer, Endpoint, Transport
@@ -77,6 +77,7 @@ class AnthropicClient:
         self._counts = True
         self._plain = False  # the endpoint refused a vendor's feature
         address = (base_url if base_url is not None else vendor_address()) or addresses.DEFAULT_ADDRESS
+        self.address = public_address(address)
         self._is_vendor = address.rstrip("/") == addresses.DEFAULT_ADDRESS
         self._remembered = Remembered(remembered, address, self._clock) if remembered is not None else None
 
@@ -86,17 +87,28 @@ class AnthropicClient:
         """One try of one call. Raises `ModelError`."""
         info = await self.model_info(request.model)
         try:
-            async with Watchdog.over(self._clock, self._settings.retry.silence) as dog:
-                async with self._answer(self._builder.call(request, info), dog) as answer, aclosing(answer.chunks()) as chunks:
-                    async with aclosing(fold(chunks, dog, self._clock, answer.headers)) as events:
-                        async for event in events:
-                            if isinstance(event, Finished):  # before it is given: many consumers stop there
-                                await _drain(chunks)
-                            yield event
+            async with aclosing(self.stream_as(request, info)) as events:
+                async for event in events:
+                    yield event
         except ModelError as error:
             if (unsupported := self._learn(request, info, error)) is not None:
                 raise unsupported from error
             raise
+
+    async def stream_as(self, request: ModelRequest, info: ModelInfo) -> AsyncGenerator[ModelEvent, None]:
+        """The same, the request built for a model that can do what `info` says; nothing is learned from a refusal."""
+        async with Watchdog.over(self._clock, self._settings.retry.silence) as dog:
+            async with self._answer(self._builder.call(request, info), dog) as answer, aclosing(answer.chunks()) as chunks:
+                async with aclosing(fold(chunks, dog, self._clock, answer.headers)) as events:
+                    async for event in events:
+                        if isinstance(event, Finished):  # before it is given: many consumers stop there
+                            await _drain(chunks)
+                        yield event
+
+    async def listed_models(self) -> list[Mapping[str, Any]]:
+        """The entries of the endpoint's list of models, of its first page. Raises `ModelError`."""
+        data = (await self._short_call("GET", "v1/models", None)).get("data")
+        return [entry for entry in data if isinstance(entry, Mapping)] if isinstance(data, list) else []
 
     def _learn(self, request: ModelRequest, info: ModelInfo, error: ModelError) -> ModelError | None:
         """What a refusal says of the endpoint is believed from then on: a smaller window than was known, or that it is plain,

@@ -27,7 +27,7 @@ class Remembered:
 
     def __init__(self, path: Path, address: str, clock: Clock) -> None:
         self._path = path
-        self._address = _public(address)
+        self._address = public_address(address)
         self._clock = clock
 
     def window(self, model: str) -> int | None:
@@ -60,6 +60,7 @@ class Remembered:
         return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _public(address: str) -> str:
+def public_address(address: str) -> str:
+    """`address` without a user's name and password."""
     url = urlsplit(address)
     return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl().rstrip("/")

@@ -1,12 +1,13 @@
-"""`coordinator doctor`: one line for each thing this installation needs. It changes nothing and calls no model."""
+"""`coordinator doctor`: one line for each thing this installation needs. It changes nothing, and calls a model with
+`--endpoint` only."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.credentials import credentials_problem
 from coordinator.cli.failures import Failure, translate
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.findings import Finding
 
 if TYPE_CHECKING:
     from tasks.errors import StoreError
@@ -24,29 +26,34 @@ if TYPE_CHECKING:
 LOW_DISK = 512 * 1024 * 1024  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`state` is ok, note (works, but know it) or problem (exit code 1)."""
-
-    name: str
-    state: str
-    text: str
-
-
 @click.command(
-    "doctor", help="Check this installation: program, database, disk, search, git, confinement, credentials. Calls no model."
+    "doctor",
+    help="Check this installation: program, database, disk, search, git, confinement, credentials. Calls no model without --endpoint.",
 )
 @click.option("--json", "as_json", is_flag=True, help="A list of objects.")
+@click.option("--endpoint", is_flag=True, help="Make three small calls and say what the endpoint can do, and nothing else.")
+@click.option("--model", metavar="MODEL", help="With --endpoint: the model to ask.")
 @common_options
 @pass_cli
-def doctor(cli: Context, as_json: bool) -> int:
+def doctor(cli: Context, as_json: bool, endpoint: bool, model: str | None) -> int:
+    if model is not None and not endpoint:
+        raise Failure("--model goes with --endpoint", ExitCode.USAGE)
+    if endpoint:
+        from coordinator.cli.endpoint import examined
+
+        return _told(cli, *examined(cli.settings, model), as_json=as_json)
     findings = [finding for check in CHECKS for finding in check(cli)]
+    failed = any(finding.state == "problem" for finding in findings)
+    return _told(cli, findings, ExitCode.FAILED if failed else ExitCode.DONE, as_json=as_json)
+
+
+def _told(cli: Context, findings: Sequence[Finding], code: ExitCode, *, as_json: bool) -> ExitCode:
     if as_json:
         cli.console.json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
             cli.console.styled(render.finding_line(finding.name, finding.state, finding.text))
-    return ExitCode.FAILED if any(finding.state == "problem" for finding in findings) else ExitCode.DONE
+    return code
 
 
 def _program(cli: Context) -> Iterator[Finding]:
