@@ -47,6 +47,7 @@ test: $(STAMP)
 check: $(STAMP)
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && echo 'ruff: clean'
 	@$(VENV)/bin/mypy --no-error-summary && echo 'mypy: clean'
+	@$(VENV)/bin/python -m scripts.reference --check && echo 'docs/reference: current'
 
 test-slow: $(STAMP)
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(if $(LIMIT),$(LIMIT) 3400) $(PYTEST) -m 'slow and not real' --timeout 600 $(TESTS)
