@@ -114,6 +114,7 @@ class ToolSettings:
     """Sizes in characters unless said otherwise, durations in seconds."""
 
     max_concurrency: int = 10
+    streaming: bool = True  # a call begins as soon as it is closed; False: when the whole answer is there
     result_cap: int = 50_000
     preview: int = 2_000
     message_cap: int = 200_000

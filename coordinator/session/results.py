@@ -14,7 +14,7 @@ from coordinator.other_processes import lease
 from coordinator.runs.held_directory import gone
 from coordinator.store import Store
 from coordinator.views import failure
-from coordinator.views.ends import exit_code, subtype
+from coordinator.views.ends import End, exit_code, subtype
 from coordinator.views.exit_codes import ExitCode
 from coordinator.views.values import task_json
 from tasks import ledger, registry, sessions
@@ -53,7 +53,7 @@ class Closing:
     @property
     def reason(self) -> str:
         if self.ending is Cause.TIMEOUT and self.live and not self.in_turn:
-            return "live_workers"
+            return End.LIVE_WORKERS
         if self.ending is Cause.PERSON and self.result and self.result.reason in ABORTED:
             return self.result.reason
         if self.ending is not None:
@@ -61,16 +61,16 @@ class Closing:
         if self.not_stored is not None:
             return Cause.STORE
         if self.lost_directory is not None and not (self.result and self.result.is_error):
-            return "directory_gone"
+            return End.DIRECTORY_GONE
         if self.unverified:
-            return "unverified"
+            return End.UNVERIFIED
         if self.over_budget and not (self.result and self.result.is_error):
-            return "budget"
-        return self.result.reason if self.result else "completed"
+            return End.BUDGET
+        return self.result.reason if self.result else End.COMPLETED
 
     @property
     def is_error(self) -> bool:
-        return self.reason != "completed" or bool(self.result and self.result.is_error)
+        return self.reason != End.COMPLETED or bool(self.result and self.result.is_error)
 
     @property
     def errors(self) -> list[str]:
@@ -99,7 +99,7 @@ def over_budget(store: Store) -> tuple[str, ...]:
     except DatabaseError:
         return ()  # the session ends by that
     newest = {task.agent_id: task for task in sorted(tasks, key=lambda task: task.created_at)}
-    return tuple(task.id for task in newest.values() if task.end_reason == "budget")
+    return tuple(task.id for task in newest.values() if task.end_reason == End.BUDGET)
 
 
 async def conclude(

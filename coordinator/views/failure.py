@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from tasks.errors import DatabaseError, DatabaseGone
 from worker_agent.errors import RETRYABLE, ErrorKind
 from worker_agent.events import Result
+from worker_agent.loop.reasons import PromptReason
 
 WHAT: Mapping[str, str] = {
     ErrorKind.AUTHENTICATION: "the API refused the credentials",
@@ -58,6 +59,6 @@ def not_stored(error: DatabaseError, session_id: str) -> str:
 
 def _sentence(result: Result) -> str:
     error = (result.error or "").strip()
-    if result.reason == "schema":
+    if result.reason == PromptReason.SCHEMA:
         return f"the answer never fitted the schema; {error}"
     return error or f"the coordinator ended without an answer ({result.reason})"

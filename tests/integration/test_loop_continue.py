@@ -15,7 +15,7 @@ from tests.support.fake_api import (
 )
 from worker_agent import events as e
 from worker_agent import messages as m
-from worker_agent.config import ContextSettings, LoopSettings, Settings
+from worker_agent.config import ContextSettings, LoopSettings, Settings, ToolSettings
 from worker_agent.loop.ports import StopVerdict
 from worker_agent.tools.base import ToolResult
 
@@ -260,3 +260,14 @@ def test_a_model_chosen_between_two_prompts_answers_the_next_and_none_is_the_fir
     with FakeAPI([text("a"), text("b"), text("c")]) as api:
         asyncio.run(main(api))
     assert [request.body["model"] for request in api.requests] == [SONNET_5, "claude-haiku-4-5", SONNET_5]
+
+
+def test_without_streaming_a_tool_begins_when_the_whole_answer_is_there(tmp_path):
+    script = [message(tool_use("Probe", {"n": 1}), text("and more words")), text("Done.")]
+    with FakeAPI(script) as api:
+        held = Settings(model=SONNET_5, retry=FAST, tools=ToolSettings(streaming=False))
+        run = drive(api, tmp=tmp_path, tools=[Probe()], settings=held)
+    kinds = [type(event) for event in run.events]
+    last_word = max(i for i, event in enumerate(run.events[: kinds.index(e.ToolFinished)]) if isinstance(event, e.TextDelta))
+    assert run.result.text == "Done." and last_word < kinds.index(e.ToolStarted)
+    assert api.requests[1].messages[-1]["content"][0]["content"] == "result 1"

@@ -378,6 +378,7 @@ class ModelTurn:
             record_intent=self._record_intent,
             on_event=self.buffer.put,
             on_outcome=self._record_outcome,
+            holds=not self.params.agent.settings.tools.streaming,
         )
         return Try(executor=executor)
 
@@ -423,6 +424,7 @@ class ModelTurn:
 
     def _whole_answer(self) -> Answer:
         current = self._try
+        current.executor.release()
         cut = current.unreadable[0] if current.unreadable else current.finished.open_block
         cut_calls = (cut["name"],) if cut is not None and cut.get("type") == "tool_use" else ()
         return self._answer(current.closed, stop_reason=current.finished.stop_reason, cut_calls=cut_calls)

@@ -18,6 +18,12 @@ class ContinueReason(StrEnum):
     TOKEN_BUDGET_CONTINUATION = "token_budget_continuation"
 
 
+class PromptReason(StrEnum):
+    """Why a prompt ended whose loop completed."""
+
+    SCHEMA = "schema"  # no answer fitted the schema that was asked for
+
+
 class TerminalReason(StrEnum):
     """Why the loop ends."""
 

@@ -21,7 +21,7 @@ from worker_agent.loop.model_turn import Overloads
 from worker_agent.loop.params import EventBuffer, QueryParams
 from worker_agent.loop.ports import ContextPort, Step
 from worker_agent.loop.query import query
-from worker_agent.loop.reasons import ContinueReason, TerminalReason
+from worker_agent.loop.reasons import ContinueReason, PromptReason, TerminalReason
 from worker_agent.loop.state import Terminal
 from worker_agent.messages import Message
 from worker_agent.session import planning, schema
@@ -263,7 +263,7 @@ class QueryEngine:
         if self._abort.reason is Cause.BUDGET or (terminal.error and terminal.error.kind is ErrorKind.BUDGET):
             reason = Cause.BUDGET.value
         elif schema_problem is not None:
-            reason = "schema"
+            reason = PromptReason.SCHEMA.value
         error = schema_problem or terminal.detail or (terminal.error.message if terminal.error else None)
         good = reason == TerminalReason.COMPLETED and terminal.error is None and not salvaged
         return self._make_result(

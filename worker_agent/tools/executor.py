@@ -139,7 +139,10 @@ class StreamingToolExecutor:
         on_event: OnEvent = lambda event: None,
         on_outcome: OnOutcome | None = None,
         patience: float = PATIENCE,
+        holds: bool = False,
     ) -> None:
+        """With `holds` nothing starts before `release`: then what stands together and is safe runs together, all else alone."""
+        self._holds = holds
         self._registry = registry
         self._context = context
         self._limit = max(max_concurrency, 1)
@@ -167,6 +170,11 @@ class StreamingToolExecutor:
             self._end_synthetic(call, "stopped")
             return
         self._queued.append(call)
+        self._pump()
+
+    def release(self) -> None:
+        """The answer is whole: what was held back starts."""
+        self._holds = False
         self._pump()
 
     @property
@@ -236,7 +244,7 @@ class StreamingToolExecutor:
 
     def _pump(self) -> None:
         """Let start what may start, in order."""
-        if self._closed:
+        if self._closed or self._holds:
             return
         running = [call.safe for call in self._executing if call.parked is None]
         if alone := next((call.parked for call in self._executing if call.parked is not None), None):

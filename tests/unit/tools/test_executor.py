@@ -19,7 +19,6 @@ from worker_agent.tools import executor as executor_module
 from worker_agent.tools.base import Input, Passthrough, PostToolUse, PreToolUse, Tool, ToolContext, ToolOutcome, ToolResult
 from worker_agent.tools.executor import MOVES, CallState, IllegalMove, StreamingToolExecutor, admits
 from worker_agent.tools.registry import ToolRegistry
-from worker_agent.tools.run_tools import run_tools
 
 
 class Bench:
@@ -608,7 +607,7 @@ def test_a_call_that_waits_to_run_alone_can_be_interrupted(tmp_path: Path) -> No
 # ── without streaming ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_run_tools_runs_safe_ones_together_and_others_alone(tmp_path: Path) -> None:
+def test_an_executor_that_holds_starts_nothing_and_then_runs_safe_ones_together_and_others_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         most: list[int] = []
 
@@ -623,25 +622,26 @@ def test_run_tools_runs_safe_ones_together_and_others_alone(tmp_path: Path) -> N
             def is_concurrency_safe(self, input: Input) -> bool:
                 return input["n"] != 2
 
-        tools = ToolRegistry([Counts(name="Counts")])
-        blocks = [{"type": "text", "text": "hm"}, *(use(f"c{n}", "Counts", n=n) for n in range(5))]
-        outcomes = await run_tools(blocks, tools, context_in(tmp_path), invalid={"c4": "cut"})
+        executor = StreamingToolExecutor(ToolRegistry([Counts(name="Counts")]), context_in(tmp_path), holds=True)
+        for n in range(5):
+            executor.add_tool(use(f"c{n}", "Counts", n=n), "cut" if n == 4 else None)
+        await settle()
+        assert most == [] and set(executor.states.values()) == {CallState.QUEUED}
+        executor.release()
+        outcomes = await executor.results()
         assert texts(outcomes)[:4] == ["0", "1", "2", "3"] and outcomes[4].is_error
         assert sorted(most) == [1, 1, 1, 2]
 
     play(scenario())
 
 
-def test_run_tools_awaits_what_runs_when_it_is_cancelled(tmp_path: Path) -> None:
+def test_what_is_held_is_answered_as_never_begun_by_an_interrupt(tmp_path: Path) -> None:
     async def scenario() -> None:
         held = Held()
-        running = asyncio.create_task(run_tools([use("a")], ToolRegistry([held]), context_in(tmp_path)))
-        await settle()
-        assert held.running == [0]
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert held.running == []
+        executor = StreamingToolExecutor(ToolRegistry([held]), context_in(tmp_path), holds=True)
+        executor.add_tool(use("a"))
+        (outcome,) = await executor.interrupt("interrupted by the user")
+        assert "before it ran" in texts([outcome])[0] and outcome.synthetic and held.running == []
 
     play(scenario())
 
