@@ -259,4 +259,30 @@ CREATE TABLE nodes (
 	CONSTRAINT pk_nodes PRIMARY KEY (name)
 );
 CREATE INDEX ix_tasks_status ON tasks (status, created_at, id);
-INSERT INTO alembic_version VALUES ('0006');
+CREATE TABLE budget_shares (
+	session_id TEXT NOT NULL, 
+	holder TEXT NOT NULL, 
+	usd DOUBLE NOT NULL, 
+	tokens INTEGER NOT NULL, 
+	busy BOOLEAN NOT NULL, 
+	CONSTRAINT pk_budget_shares PRIMARY KEY (session_id, holder), 
+	CONSTRAINT fk_budget_shares_session_id FOREIGN KEY(session_id) REFERENCES sessions (id) ON DELETE CASCADE
+);
+CREATE TABLE account_limits (
+	account TEXT NOT NULL, 
+	blocked_until DOUBLE NOT NULL, 
+	minute INTEGER NOT NULL, 
+	requests INTEGER NOT NULL, 
+	tokens INTEGER NOT NULL, 
+	CONSTRAINT pk_account_limits PRIMARY KEY (account)
+);
+CREATE TABLE shared_files (
+	session_id TEXT NOT NULL, 
+	path TEXT NOT NULL, 
+	version INTEGER NOT NULL, 
+	digest TEXT NOT NULL, 
+	content TEXT, 
+	CONSTRAINT pk_shared_files PRIMARY KEY (session_id, path), 
+	CONSTRAINT fk_shared_files_session_id FOREIGN KEY(session_id) REFERENCES sessions (id) ON DELETE CASCADE
+);
+INSERT INTO alembic_version VALUES ('0007');

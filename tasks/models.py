@@ -349,3 +349,36 @@ nodes = Table(
     Column("started_at", Double, nullable=False),  # by the database's clock, as all times here: machines' clocks differ
     Column("heartbeat_at", Double, nullable=False),
 )
+
+# Of a session's budget what a process may spend without asking: it was set apart from what others may.
+budget_shares = Table(
+    "budget_shares",
+    metadata,
+    Column("session_id", CleanText, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("holder", CleanText, primary_key=True),  # a node's, or "" for the session's own process
+    Column("usd", Double, nullable=False),  # not spent yet
+    Column("tokens", Big, nullable=False),
+    Column("busy", Boolean, nullable=False),  # some of it may come back
+)
+
+# What a machine learned of an account's limits, for all of them. Times are the database's.
+account_limits = Table(
+    "account_limits",
+    metadata,
+    Column("account", CleanText, primary_key=True),  # a digest of credential and address
+    Column("blocked_until", Double, nullable=False),
+    Column("minute", Big, nullable=False),  # since the epoch: that of the next two
+    Column("requests", Big, nullable=False),  # given out
+    Column("tokens", Big, nullable=False),
+)
+
+# Small files of a session that every machine has: the scratchpad.
+shared_files = Table(
+    "shared_files",
+    metadata,
+    Column("session_id", CleanText, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("path", CleanText, primary_key=True),  # relative
+    Column("version", Big, nullable=False),  # counts up in its session
+    Column("digest", CleanText, nullable=False),
+    Column("content", CleanText),  # base64; NULL: it was removed
+)

@@ -91,6 +91,8 @@ class RetrySettings:
     jitter: float = 0.25  # share of the delay added at most
     max_retry_after: float = 3600.0  # a longer wait ends the call at once
     overloads_before_fallback: int = 3
+    requests_per_minute: int | None = None  # of the account, over all processes that share a database; None = no bound
+    tokens_per_minute: int | None = None
     silence: float = 90.0  # without a content event the stream is dead
     connect_timeout: float = 10.0
 
@@ -239,6 +241,15 @@ def vendor_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
     """The `ANTHROPIC_…` variables that are set to something: whether there are credentials can be seen without the SDK."""
     env = os.environ if environ is None else environ
     return {name: value for name, value in env.items() if name.startswith("ANTHROPIC_") and value}
+
+
+def account(environ: Mapping[str, str] | None = None) -> str:
+    """A name for whose limits hold: a digest of the credential and the address."""
+    import hashlib
+
+    env = os.environ if environ is None else environ
+    said = "\0".join(env.get(name, "") for name in (*CREDENTIALS, "ANTHROPIC_BASE_URL"))
+    return hashlib.sha256(said.encode()).hexdigest()[:24]
 
 
 def vendor_address(environ: Mapping[str, str] | None = None) -> str | None:

@@ -10,6 +10,9 @@
    smaller output cap beside its report, else the report itself as its last call. If no one's report fits, who came
    last is refused (`ErrorKind.BUDGET`). A coordinator comes after its workers: its report is to hold theirs.
 4. At 80 % each agent is told, once.
+5. Where other processes work on the same session, this one spends of a *share* that is set apart for it (`Shares`), and asks for
+   more when that is used up: not once for each call. What it does not need it gives back. So the limit holds over all of them, and rule 3
+   counts them all: nothing is refused while another process may give something back.
 
 Two currencies, each with its own limit: USD, and output tokens. Unlimited means that nothing is held.
 """
@@ -17,15 +20,20 @@ Two currencies, each with its own limit: USD, and output tokens. Unlimited means
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from worker_agent.api.client import ModelRequest
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage
 
 NOTICE_SHARE = 0.8
+SLICES = 20  # of a limit: what a process asks for beside what it needs now
+ASK_AGAIN = 0.5  # seconds after a share could not grow, unless something was written meanwhile
 REPORT_TOKENS = 2048  # of output: what is kept back for a report, and the least that a call is worth
 Price = Callable[[str, Usage], float | None]
 
@@ -63,6 +71,27 @@ class Limit:
         return max(shares, default=0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a process may spend from here on; what all have spent; whether another may give some of its share back."""
+
+    share: Amount
+    total: Amount
+    others_busy: bool
+
+
+class Shares(Protocol):
+    """What is set apart for this process of a budget that others spend, too."""
+
+    def take(self, wanted: Amount, busy: bool) -> Granted:
+        """Have a share of `wanted`, or as much as there is. Blocks for one transaction."""
+        ...
+
+    def keep(self, amount: Amount, busy: bool) -> None:
+        """Have a share of only `amount` from now on; without waiting."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Wish:
     """A call that waits to be granted. `whole` is what it may cost as asked, `report` a report in its place."""
@@ -88,7 +117,23 @@ class _Grant:
 class TreeBudget:
     """The account. `spent` is what is settled, `held` what calls under way may still cost. Belongs to one loop."""
 
-    def __init__(self, price: Price, limit: Limit, *, spent: Amount = Amount()) -> None:
+    def __init__(
+        self,
+        price: Price,
+        limit: Limit,
+        *,
+        spent: Amount = Amount(),
+        shares: Shares | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """With `shares` what was `spent` before is known there."""
+        self._shares = shares if limit.is_set else None
+        self._now = now
+        self._share = Amount()  # may be spent from here on, of it what is held
+        self._elsewhere = Amount()  # spent by others, as far as known
+        self._others_busy = False
+        self._was_busy = False
+        self._asks_again = 0.0
         self.limit = limit
         self.spent = spent
         self.held = Amount()
@@ -142,7 +187,7 @@ class TreeBudget:
     def spare(self, request: ModelRequest, prompt_tokens: int) -> CallBudget:
         """Hold what nobody else needs, or raise `ModelError` of kind BUDGET at once."""
         whole = self.worst_case(request.model, prompt_tokens, request.max_tokens)
-        if self._waiting or not (self.spent + self.held + self._kept + whole).within(self.limit):
+        if self._waiting or not self._may_spend(self.held + self._kept + whole):
             raise ModelError(ErrorKind.BUDGET, self._refusal())
         self.held += whole
         self._under_way += 1
@@ -152,7 +197,23 @@ class TreeBudget:
         self.held -= held
         self.spent += used
         self._under_way -= 1
-        self._serve()
+        if self._shares is None:
+            self._serve()
+            return
+        self._share -= used
+        # What was used is booked after this: a share is asked for when the ledger knows of it.
+        asyncio.get_running_loop().call_soon(self._serve)
+
+    def news(self) -> None:
+        """Another process may have given something back."""
+        if self._waiting:
+            self._asks_again = 0.0
+            self._serve()
+
+    @property
+    def used_share(self) -> float:
+        """The larger share of the two limits that all processes have spent, as far as this one knows."""
+        return self.limit.share(self.spent + self._elsewhere)
 
     def release(self, agent: AgentBudget) -> None:
         self._keep_back(agent, Amount())
@@ -166,12 +227,21 @@ class TreeBudget:
 
     def _serve(self) -> None:
         """Grant what fits. Where nobody gives anything back any more, grant what is left; refuse where nothing is."""
+        self._grant_all()
+        if self._shares is not None:
+            self._give_back(self._shares)
+
+    def _grant_all(self) -> None:
         while self._waiting:
             self._waiting = [wish for wish in self._waiting if not wish.granted.cancelled()]
             for wish in tuple(self._waiting):
                 self._grant(wish, self._whole(wish))
             in_turn = sorted(self._waiting, key=lambda wish: wish.agent.idles)
-            if self._may_get_back() or any(self._grant(wish, self._rest(wish)) for wish in in_turn):
+            if (
+                self._may_settle()
+                or self._may_get_from_others()
+                or any(self._grant(wish, self._rest(wish)) for wish in in_turn)
+            ):
                 return
             if self._waiting:
                 self._refuse(self._waiting.pop())
@@ -223,10 +293,58 @@ class TreeBudget:
         if amount != Amount():
             self._kept_back[agent] = amount
 
-    def _may_get_back(self) -> bool:
+    def _may_settle(self) -> bool:
         """Whether a call is under way, or somebody at work will settle or leave."""
         waiting = {wish.agent for wish in self._waiting}
         return bool(self._under_way) or any(not who.idles and who not in waiting for who in self._kept_back)
+
+    def _may_get_from_others(self) -> bool:
+        """Whether another process may give something back: it says so when it does."""
+        if self._shares is not None and self._was_busy:
+            self._was_busy = False
+            self._shares.keep(self._share, False)  # this one gives nothing back any more: the other is not to wait for it
+        return self._shares is not None and self._others_busy
+
+    def _may_spend(self, amount: Amount) -> bool:
+        """Whether `amount` fits beside what is spent; a share grows for it, if it can."""
+        if self._shares is None:
+            return (self.spent + amount).within(self.limit)
+        if not amount.within(self._bound()) and self._now() >= self._asks_again:
+            self._grow(self._shares, amount)
+        return amount.within(self._bound())
+
+    def _bound(self) -> Limit:
+        """The share, in the currencies of the limit."""
+        return Limit(
+            None if self.limit.usd is None else self._share.usd, None if self.limit.tokens is None else self._share.tokens
+        )
+
+    def _grow(self, shares: Shares, amount: Amount) -> None:
+        got = shares.take(amount + self._slice(), self._may_settle())
+        self._was_busy = self._may_settle()
+        self._share, self._others_busy = got.share, got.others_busy
+        self._elsewhere = got.total - self.spent
+        if not amount.within(self._bound()):
+            self._asks_again = self._now() + ASK_AGAIN
+            with contextlib.suppress(RuntimeError):  # no loop: nobody waits
+                asyncio.get_running_loop().call_later(ASK_AGAIN, self.news)
+
+    def _give_back(self, shares: Shares) -> None:
+        """Keep what is held and kept back, and a slice while something is at work."""
+        busy, needed = self._may_settle(), self.held + self._kept
+        if busy:
+            needed += self._slice()
+        left = self._share - needed
+        is_much = left.usd > self._slice().usd or left.tokens > self._slice().tokens
+        if busy == self._was_busy and not (is_much or (not busy and left != Amount() and not self._waiting)):
+            return
+        if not self._waiting and (is_much or not busy):
+            self._share = Amount(min(self._share.usd, needed.usd), min(self._share.tokens, needed.tokens))
+        self._was_busy = busy
+        shares.keep(self._share, busy)
+
+    def _slice(self) -> Amount:
+        return Amount((self.limit.usd or 0.0) / SLICES, (self.limit.tokens or 0) // SLICES)
 
     def _cost(self, wish: _Wish, cap: int) -> Amount:
         return self.worst_case(wish.request.model, wish.prompt_tokens, cap)
@@ -234,10 +352,10 @@ class TreeBudget:
     def _fits(self, agent: AgentBudget, amount: Amount) -> bool:
         """Whether `amount` fits beside everything but what is kept back for `agent` itself."""
         others = self._kept - self._kept_back.get(agent, Amount())
-        return (self.spent + self.held + others + amount).within(self.limit)
+        return self._may_spend(self.held + others + amount)
 
     def _refusal(self) -> str:
-        limit, spent = self.limit, self.spent
+        limit, spent = self.limit, self.spent + self._elsewhere
         parts = [f"${spent.usd:.4f} of ${limit.usd:.4f}"] if limit.usd is not None else []
         parts += [f"{spent.tokens:,} of {limit.tokens:,} output tokens"] if limit.tokens is not None else []
         return f"the budget is used up: {' and '.join(parts)}; the next call might cost more than is left"
@@ -280,7 +398,7 @@ class AgentBudget:
 
     def take_notice(self) -> str | None:
         """What the agent is to be told, the first time that there is something."""
-        share = self._tree.limit.share(self._tree.spent)
+        share = self._tree.used_share
         if self._told or share < NOTICE_SHARE:
             return None
         self._told = True

@@ -94,6 +94,7 @@ class Caller:
             yield call
         finally:
             held.settle(request.model, call.usage if call.response_id else None)
+            self.limiter.used(call.usage.total)
             self.book(call.called())
 
     async def ask(

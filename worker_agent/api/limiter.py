@@ -9,6 +9,8 @@ Rules of this file:
 3. An entry of the prompt cache can be read only once the first answer on it has begun. So of several calls on one cold
    prefix the first goes ahead and the others wait for it, but never long.
 4. One event loop, no threads. A cancelled wait leaves nothing behind.
+5. Where other processes use the same account, they are told of a block (`on_block`) and tell of theirs (`block_for`), and what a
+   minute has is given out to all of them (`quota`).
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from worker_agent.config import Clock
 from worker_agent.errors import ErrorKind, ModelError
@@ -39,6 +42,17 @@ _RATE_HEADERS = tuple(
     (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset")
     for what in ("requests", "tokens", "input-tokens", "output-tokens")
 )
+
+class Quota(Protocol):
+    """What an account allows in a minute, of which this process has a part."""
+
+    async def take(self) -> None:
+        """Returns when one more request may start."""
+        ...
+
+    def used(self, tokens: int) -> None: ...
+
+
 _SLOWING = frozenset({ErrorKind.RATE_LIMIT, ErrorKind.OVERLOADED})
 
 
@@ -55,6 +69,8 @@ class Limiter:
         self._running = 0
         self._queue: deque[asyncio.Future[None]] = deque()
         self._prefixes: dict[Hashable, _Prefix] = {}
+        self.on_block: Callable[[float], object] = lambda seconds: None  # a server named a time, or asked for a pause
+        self.quota: Quota | None = None
         self.output_caps: dict[str, int] = {}  # of models that refused a higher one
 
     @property
@@ -87,6 +103,8 @@ class Limiter:
             self._leave()
 
     async def _start(self) -> None:
+        if self.quota is not None:
+            await self.quota.take()
         while True:
             await self.wait()
             await self._take_place()
@@ -160,6 +178,16 @@ class Limiter:
             self._block(now + min(LONGEST_PAUSE, PAUSE * 2.0 ** min(self._strikes, 10)))
             self._strikes += 1
 
+    def used(self, tokens: int) -> None:
+        """A call used so many tokens."""
+        if self.quota is not None:
+            self.quota.used(tokens)
+
+    def block_for(self, seconds: float) -> None:
+        """Another process learned that nobody may send for so long."""
+        if seconds > 0:
+            self._blocked_until = max(self._blocked_until, self._clock.monotonic() + min(seconds, LONGEST_BLOCK))
+
     def went_well(self) -> None:
         """A call got its whole answer."""
         self._strikes = 0
@@ -184,7 +212,9 @@ class Limiter:
             self._block(self._clock.monotonic() + min(left, LONGEST_HEADER_BLOCK))
 
     def _block(self, until: float) -> None:
-        self._blocked_until = max(self._blocked_until, until)
+        if until > self._blocked_until:
+            self._blocked_until = until
+            self.on_block(until - self._clock.monotonic())
 
     def _cut(self, now: float) -> None:
         """Halves what may run at once; the errors of calls that started together count as one."""
