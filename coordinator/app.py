@@ -32,7 +32,7 @@ from coordinator.session.parts import Parts
 from coordinator.session.session import RunOutcome, Session
 from coordinator.store import Store
 from coordinator.wakes import Wakes
-from tasks import leases, sessions
+from tasks import fleet, leases, sessions
 from tasks.db import Database
 from tasks.ids import new_session_id
 from tasks.records import SessionRecord, SessionStatus
@@ -117,10 +117,10 @@ async def _opened(
 
 
 async def enter(
-    options: RunOptions, database: Database, record: SessionRecord, observer: Observer, stack: AsyncExitStack
+    options: RunOptions, database: Database, record: SessionRecord, observer: Observer, stack: AsyncExitStack, holder: str
 ) -> Parts:
     """The parts of a session of which another process is the owner, so that workers of it can run here: nothing of it is
-    owned. Raises `ConfigError`."""
+    owned. `holder` is as whom it has a share of what processes share. Raises `ConfigError`."""
     clock, settings = SystemClock(), options.effective()
     limiter = Limiter(clock, random.Random())
     client = make_client(options, settings, clock, limiter)
@@ -140,6 +140,7 @@ async def enter(
             limiter=limiter,
             stack=stack,
             is_guest=True,
+            holder=holder,
         )
     )
 
@@ -211,6 +212,7 @@ async def _open(
             stack=stack,
             approver=approver,
             carrier=carrier,
+            holder=fleet.OWNER if carrier is not None else None,
         )
         session = Session(options, record, await compose(given))
         if earlier is not None:
@@ -230,8 +232,6 @@ async def _carrier(options: RunOptions, database: Database, stack: AsyncExitStac
     """What carries workers to nodes, where the run asks for them. Raises `ConfigError`."""
     if options.backend != "cluster":
         return None
-    if options.max_budget_usd is not None or options.token_budget is not None:
-        raise ConfigError("--backend cluster has no budget over its nodes yet: leave out --max-budget-usd and --token-budget")
     from coordinator.cluster.engine import Engine
 
     engine = Engine(database)

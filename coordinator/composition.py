@@ -46,7 +46,7 @@ from tasks.ids import TaskType
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import resolve
-from worker_agent.config import Settings, tool_environment, variable
+from worker_agent.config import Settings, account, tool_environment, variable
 from worker_agent.events import Notice, NoticeKind, PermissionDenial
 from worker_agent.hooks import HookRunner, HookSession
 from worker_agent.memory import MemoryIndex
@@ -81,6 +81,7 @@ class Given:
     approver: Approver | None = None
     carrier: Engine | None = None
     is_guest: bool = False  # of a session that another process drives
+    holder: str | None = None  # as whom it has a share of what processes share; None: no other works on the session
 
     def notice(self, kind: NoticeKind, text: str) -> None:
         self.observer(Observed(self.store.session_id, None, Notice(kind, self.ground.redact(text))))
@@ -268,7 +269,7 @@ def _engines(
         agents=ground.agents,
         client=given.client,
         limiter=given.limiter,
-        budget=TreeBudget(given.client.cost, limits, spent=_spent(store)),
+        budget=_budget(given, limits),
         rights=rights,
         toolboxes=toolboxes,
         surroundings=Surroundings(
@@ -289,6 +290,19 @@ def _engines(
         memory=found.memory,
         deadline=store.clock.monotonic() + options.timeout if options.timeout else None,
     )
+
+
+def _budget(given: Given, limits: Limit) -> TreeBudget:
+    """And what a server said of an account, where other processes use it for the same sessions."""
+    if given.holder is None:
+        return TreeBudget(given.client.cost, limits, spent=_spent(given.store))
+    from coordinator.cluster.limits import SharedLimits
+    from coordinator.cluster.shares import BudgetShares
+
+    budget = TreeBudget(given.client.cost, limits, shares=BudgetShares(given.store, given.holder, limits))
+    given.wakes.others.listen(budget.news)
+    given.wakes.others.listen(SharedLimits(given.store, given.limiter, account(), given.settings.retry).look)
+    return budget
 
 
 def _spent(store: Store) -> Amount:

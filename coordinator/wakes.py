@@ -35,6 +35,7 @@ class Wakes:
     `ready`: something may have become ready for the session's own agent; whoever waits for it looks again, nobody polls.
     `news`: something may wait in that agent's inbox. `message`: something is stored for the agent of this task.
     `remark`: a hook in the background has something to say to an agent (None: to the one a person talks to).
+    `others`: what other processes wrote may concern anybody here.
     `standstill`: it may have changed whether nothing goes on but waiting for a person. `elsewhere`: another process wrote.
     `failed`: nothing can be stored any more."""
 
@@ -42,6 +43,7 @@ class Wakes:
     news: Signal[[]] = field(default_factory=Signal)
     message: Signal[[str]] = field(default_factory=Signal)
     remark: Signal[[str | None, str]] = field(default_factory=Signal)
+    others: Signal[[]] = field(default_factory=Signal)
     standstill: Signal[[]] = field(default_factory=Signal)
     elsewhere: Signal[[]] = field(default_factory=Signal)
     failed: Signal[[]] = field(default_factory=Signal)

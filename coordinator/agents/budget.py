@@ -320,8 +320,8 @@ class TreeBudget:
         )
 
     def _grow(self, shares: Shares, amount: Amount) -> None:
-        got = shares.take(amount + self._slice(), self._may_settle())
-        self._was_busy = self._may_settle()
+        got = shares.take(amount + self._slice(), True)  # it is for a call: what comes of it others must wait for
+        self._was_busy = True
         self._share, self._others_busy = got.share, got.others_busy
         self._elsewhere = got.total - self.spent
         if not amount.within(self._bound()):

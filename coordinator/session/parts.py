@@ -65,6 +65,7 @@ class Parts:
             self.backend.nudge(task_id)
         self.inbox.nudge()
         self.questions.look()
+        self.wakes.others()
         self.wakes.ready.set()
 
     async def let_engine_go(self) -> None:

@@ -268,6 +268,24 @@ def test_workers_go_on_without_the_process_that_began_them_and_resume_hears_of_i
         assert len(notified(last)) == 1
 
 
+def test_a_budget_holds_over_nodes(tmp_path: Path) -> None:
+    names = [f"w{n}" for n in range(6)]
+    worker = by_turn(*(tool_use("Bash", {"command": "true"}) for _ in range(30)), "a report")
+    with cluster(tmp_path, fleet(coordinator(*names, final="all done"), worker)) as made:
+        made.node("a")
+        made.node("b")
+        run = made.start("home-run", "run", "goal", "--backend", "cluster", "--token-budget", "60000")
+        _, err = run.communicate(timeout=60)
+        spent = int(made.sql("SELECT sum(output_tokens) AS n FROM v_cost")[0]["n"])
+        assert 0 < spent <= 60_000
+        assert run.returncode in (ExitCode.DONE, ExitCode.LIMIT), err
+        ran_on = made.sql("SELECT DISTINCT owner_pid AS pid FROM tasks")
+        assert len(ran_on) == 2
+        assert made.sql("SELECT id FROM messages GROUP BY agent_id, id HAVING count(*) > 1") == []
+        left = made.sql("SELECT holder FROM budget_shares WHERE busy")
+        assert left == []
+
+
 def test_a_second_node_of_one_name_is_refused_and_a_file_is_no_store_for_nodes(tmp_path: Path, program: Program) -> None:
     with cluster(tmp_path, fleet(coordinator("one"))) as made:
         made.node("a")

@@ -43,6 +43,7 @@ _RATE_HEADERS = tuple(
     for what in ("requests", "tokens", "input-tokens", "output-tokens")
 )
 
+
 class Quota(Protocol):
     """What an account allows in a minute, of which this process has a part."""
 

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 NICE = 10  # by how much the commands of workers are nicer than a node, which says that it lives
 MOST_TAGS = 8  # a node listens for every choice of them
-NOT_OF_A_NODE = frozenset(
-    {"backend", "max_workers", "timeout", "verify", "json_schema", "max_budget_usd", "token_budget", "settings"}
-)
+NOT_OF_A_NODE = frozenset({"backend", "max_workers", "timeout", "verify", "json_schema", "settings"})
 
 
 def _tags(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -85,7 +83,7 @@ async def _serve(cli: Context, own: NewNode, drain: float) -> int:
         if options.workspace == workspace.GIT:
             place = await workspace.ground(options, record.id, cli.paths)
             options = replace(options, cwd=place, trust=carried.trust(options.carried, place))
-        return await app.enter(options, cli.database, record, lambda seen: None, stack)
+        return await app.enter(options, cli.database, record, lambda seen: None, stack, own.holder)
 
     serving = Node(cli.database, Engine(cli.database), own, enter, cli.console.note, drain)
     loop = asyncio.get_running_loop()
