@@ -25,9 +25,8 @@ class SharedLimits:
         self._store = store
         self._limiter = limiter
         self._account = account
-        limiter.on_block = self._tell
-        if settings.requests_per_minute or settings.tokens_per_minute:
-            limiter.quota = Minute(store, account, settings)
+        is_bound = settings.requests_per_minute or settings.tokens_per_minute
+        limiter.share(self._tell, Minute(store, account, settings) if is_bound else None)
         self.look()
 
     def look(self) -> None:

@@ -9,8 +9,8 @@ Rules of this file:
 3. An entry of the prompt cache can be read only once the first answer on it has begun. So of several calls on one cold
    prefix the first goes ahead and the others wait for it, but never long.
 4. One event loop, no threads. A cancelled wait leaves nothing behind.
-5. Where other processes use the same account, they are told of a block (`on_block`) and tell of theirs (`block_for`), and what a
-   minute has is given out to all of them (`quota`).
+5. Where other processes use the same account, they are told of a block and tell of theirs (`share`, `block_for`), and what a
+   minute has is given out to all of them (`Quota`).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Limiter:
         self._running = 0
         self._queue: deque[asyncio.Future[None]] = deque()
         self._prefixes: dict[Hashable, _Prefix] = {}
-        self.on_block: Callable[[float], object] = lambda seconds: None  # a server named a time, or asked for a pause
-        self.quota: Quota | None = None
+        self._on_block: Callable[[float], object] = lambda seconds: None
+        self._quota: Quota | None = None
         self.output_caps: dict[str, int] = {}  # of models that refused a higher one
 
     @property
@@ -104,8 +104,8 @@ class Limiter:
             self._leave()
 
     async def _start(self) -> None:
-        if self.quota is not None:
-            await self.quota.take()
+        if self._quota is not None:
+            await self._quota.take()
         while True:
             await self.wait()
             await self._take_place()
@@ -181,8 +181,12 @@ class Limiter:
 
     def used(self, tokens: int) -> None:
         """A call used so many tokens."""
-        if self.quota is not None:
-            self.quota.used(tokens)
+        if self._quota is not None:
+            self._quota.used(tokens)
+
+    def share(self, on_block: Callable[[float], object], quota: Quota | None) -> None:
+        """Others use the account, too: `on_block` is called with the seconds for which a server wants nobody to send."""
+        self._on_block, self._quota = on_block, quota
 
     def block_for(self, seconds: float) -> None:
         """Another process learned that nobody may send for so long."""
@@ -215,7 +219,7 @@ class Limiter:
     def _block(self, until: float) -> None:
         if until > self._blocked_until:
             self._blocked_until = until
-            self.on_block(until - self._clock.monotonic())
+            self._on_block(until - self._clock.monotonic())
 
     def _cut(self, now: float) -> None:
         """Halves what may run at once; the errors of calls that started together count as one."""
