@@ -131,7 +131,7 @@ async def enter(
     return await compose(
         Given(
             options=options,
-            settings=settings,
+            settings=ground.settings,
             ground=ground,
             store=store,
             wakes=wakes,
@@ -193,7 +193,7 @@ async def _open(
     if carrier is not None:
         options = await _with_workspace(options, earlier, ground, session_id, observer)
     options = replace(options, prompt=ground.redact(options.prompt) if options.prompt else options.prompt)
-    record = database.write(lambda conn: choose_session(conn, options, settings.model, earlier, session_id))
+    record = database.write(lambda conn: choose_session(conn, options, ground.settings.model, earlier, session_id))
     wakes = Wakes()
     fence = lease.acquire(database, record.id, leases.this_owner(), clock)
     store = _store(database, record.id, clock, fence, wakes, stack)
@@ -202,7 +202,7 @@ async def _open(
             await Processes(store, servers_of(store.session_id)).end_recorded()
         given = Given(
             options=options,
-            settings=settings,
+            settings=ground.settings,
             ground=ground,
             store=store,
             wakes=wakes,

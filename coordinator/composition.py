@@ -45,7 +45,7 @@ from tasks import ledger, registry
 from tasks.ids import TaskType
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
-from worker_agent.api.models import resolve
+from worker_agent.api.models import named, resolve
 from worker_agent.config import Settings, account, tool_environment, variable
 from worker_agent.events import Notice, NoticeKind, PermissionDenial
 from worker_agent.hooks import HookRunner, HookSession
@@ -115,7 +115,7 @@ async def compose(given: Given) -> Parts:
         paths=ground.paths,
         cwd=ground.cwd,
         observer=given.observer,
-        model_of=lambda asked: resolve(asked or given.settings.worker_model or given.settings.model),
+        model_of=lambda asked: resolve(named(asked) or given.settings.worker_model or given.settings.model),
         task_created=hooks.task_created,
         redact=ground.redact,
     )

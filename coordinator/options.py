@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from worker_agent.api.models import resolve
-from worker_agent.config import Settings
+from worker_agent.api.models import named, resolve
+from worker_agent.config import DEFAULT_MODEL, Settings
 from worker_agent.tools.trust import NOTHING, Trust
 
 # What bounds a run by one value: the strictest first; the least number; any check at all.
@@ -94,17 +94,23 @@ class RunOptions:
         """Whether the person trusts the session's directory."""
         return self.trust.trusted
 
-    def effective(self) -> Settings:
-        """The settings with this run's models in them."""
+    def effective(self, of_files: str | None = None) -> Settings:
+        """The settings with this run's models in them: as the flags say, else the environment, else the settings files
+        (`of_files`). `inherit` and `default` name none."""
         config = self.config
+        chosen = named(self.model) or (named(of_files) if self._leaves_the_model_open else None) or config.model
         return replace(
             config,
             loop=replace(config.loop, tool_use_summaries=config.loop.tool_use_summaries and self.watched),
-            model=resolve(self.model or config.model),
-            worker_model=resolve(self.worker_model or config.worker_model or self.model or config.model),
+            model=resolve(chosen),
+            worker_model=resolve(named(self.worker_model) or named(config.worker_model) or chosen),
             fallback_model=resolve(fallback) if (fallback := self.fallback_model or config.fallback_model) else None,
             small_model=resolve(config.small_model),
         )
+
+    @property
+    def _leaves_the_model_open(self) -> bool:
+        return not self.config.names_model and self.config.model == DEFAULT_MODEL
 
     def stored(self) -> dict[str, Any]:
         """What is worth keeping with the session: how it was asked to run."""

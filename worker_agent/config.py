@@ -181,6 +181,7 @@ class Settings:
     """All of it. `home` is the data directory; None = the user's data directory of the platform."""
 
     model: str = DEFAULT_MODEL
+    names_model: bool = False  # the environment named the model, so that no settings file does
     worker_model: str | None = None
     fallback_model: str | None = None
     small_model: str = DEFAULT_SMALL_MODEL
@@ -197,8 +198,10 @@ class Settings:
         `COORDINATOR_TOOLS_MAX_CONCURRENCY` are one). `MCP_TIMEOUT` and `MCP_TOOL_TIMEOUT`, in milliseconds, stand behind
         ours. A value that cannot be read raises `ConfigError`."""
         env = os.environ if environ is None else environ
+        named = env.get("COORDINATOR_MODEL") or env.get("ANTHROPIC_MODEL")
         settings = cls(
-            model=env.get("COORDINATOR_MODEL") or env.get("ANTHROPIC_MODEL") or DEFAULT_MODEL,
+            model=named or DEFAULT_MODEL,
+            names_model=bool(named),
             worker_model=env.get("COORDINATOR_WORKER_MODEL") or None,
             fallback_model=env.get("COORDINATOR_FALLBACK_MODEL") or None,
             small_model=env.get("COORDINATOR_SMALL_MODEL") or DEFAULT_SMALL_MODEL,

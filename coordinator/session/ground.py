@@ -26,6 +26,7 @@ class Ground:
     """What a session stands on, as it was found: files, rules, the means to confine."""
 
     cwd: Path
+    settings: Settings  # with the model of the settings files, where nobody else named one
     paths: Paths
     agents: definitions.Agents
     files: settings_files.LoadedSettings
@@ -50,11 +51,14 @@ class Ground:
 
 def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str, client: ModelClient) -> Ground:
     """Read what a session is made of; nothing is written. Raises `ConfigError` for what makes it impossible."""
-    _check(options, settings, cwd, client)
+    if not cwd.is_dir():
+        raise ConfigError(f"the working directory {cwd} is not there")
     paths, home = Paths.of(settings), Path.home()
     files = settings_files.load(
         cwd, home=home, trust=options.trust, settings=options.settings, earlier=options.earlier_settings
     )
+    settings = options.effective(files.model)
+    _check(options, settings, client)
     brought = plugins.load(
         repository_root(cwd), home=home, data=paths.plugin_data, trust=options.trust, given=options.plugin_dirs
     )
@@ -74,6 +78,7 @@ def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str
     )
     return Ground(
         cwd=cwd,
+        settings=settings,
         paths=paths,
         agents=plugins.with_plugins(
             definitions.load(cwd, trust=options.trust, add_dirs=options.add_dirs, user_dir=home / ".claude"), brought.found
@@ -92,10 +97,8 @@ def _shared(scratch: Path) -> RuleSet:
     return RuleSet.parse(Behavior.ALLOW, [f"Edit(/{resolve(scratch)}/**)"], Source("scratchpad"))
 
 
-def _check(options: RunOptions, settings: Settings, cwd: Path, client: ModelClient) -> None:
+def _check(options: RunOptions, settings: Settings, client: ModelClient) -> None:
     """What makes a run pointless, before anything is begun. Raises `ConfigError`."""
-    if not cwd.is_dir():
-        raise ConfigError(f"the working directory {cwd} is not there")
     for model in (settings.model, settings.worker_model, settings.fallback_model):
         if options.max_budget_usd is not None and model and client.cost(model, Usage(output=1)) is None:
             raise ConfigError(f"the price of {model} is unknown, so --max-budget-usd cannot hold; use --token-budget")

@@ -135,6 +135,11 @@ def resolve(model: str) -> str:
     return ALIASES.get(name.lower(), name)
 
 
+def named(model: str | None) -> str | None:
+    """A model that somebody chose; None where they left it to whoever stands above them."""
+    return None if model is None or model.strip().lower() in ("", "inherit", "default") else model
+
+
 def _family(model: str) -> str:
     """The table's key for an id: aliases resolved, the release day cut off."""
     return _DATED.sub("", resolve(model))
