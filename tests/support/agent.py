@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -161,7 +161,7 @@ class Subject(QueryEngine):
         super().__init__(*parts)
         self.limits = limits
 
-    def submit_message(self, prompt: Any, limits: Limits | None = None) -> AsyncIterator[e.Event]:
+    def submit_message(self, prompt: Any, limits: Limits | None = None) -> AsyncGenerator[e.Event, None]:
         return super().submit_message(prompt, limits or self.limits)
 
 

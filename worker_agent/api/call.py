@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -156,7 +156,7 @@ class Call:
     def forbid_tools(self) -> None:
         self.request = replace(self.request, tools_allowed=False)
 
-    async def events(self) -> AsyncIterator[ModelEvent]:
+    async def events(self) -> AsyncGenerator[ModelEvent, None]:
         """The events of the stream, up to and including `Finished`. Raises `ModelError`."""
         async with self._admitted() as lead:
             stream = self._caller.client.stream(self.request)

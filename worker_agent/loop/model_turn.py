@@ -18,7 +18,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -170,15 +171,16 @@ class ModelTurn:
 
     # ── the tries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def stream(self) -> AsyncIterator[e.Event]:
+    async def stream(self) -> AsyncGenerator[e.Event, None]:
         while True:
             self._attempt += 1
             self._try = self._new_try()
             yield e.RequestStarted(self.model, self._attempt)
             error: ModelError | None = None
             try:
-                async for event in self._one_try():
-                    yield event
+                async with aclosing(self._one_try()) as events:
+                    async for event in events:
+                        yield event
                 error = self._is_empty()
             except Interrupted as interrupted:
                 self.answer = self._partial_answer(aborted=str(interrupted))
@@ -210,7 +212,7 @@ class ModelTurn:
                 self.answer = Answer(message=None, model=self.model, aborted=str(interrupted))
                 return
 
-    async def _one_try(self) -> AsyncIterator[e.Event]:
+    async def _one_try(self) -> AsyncGenerator[e.Event, None]:
         async with self.params.caller().call(self._request(), self.prepared.tokens) as call:
             self._try.begin(call)
             if call.reservation.last_call:
@@ -219,19 +221,15 @@ class ModelTurn:
             elif notice := call.reservation.notice:
                 yield e.Notice(e.NoticeKind.BUDGET, notice)
                 await self._tell(call, transitions.budget_notice(notice))
-            async for shown in self._stream(call):
-                yield shown
+            async with aclosing(self._stream(call)) as events:
+                async for shown in events:
+                    yield shown
 
-    async def _stream(self, call: Call) -> AsyncIterator[e.Event]:
+    async def _stream(self, call: Call) -> AsyncGenerator[e.Event, None]:
         """What the model says and what its tools do meanwhile, each as it happens: the model may be silent for long while
-        a tool has something to say. Both write into one buffer, the model from a task of its own."""
-
-        async def listen() -> None:
-            async for event in call.events():
-                for shown in self._take(event, call.request):
-                    self.buffer.put(shown)
-
-        listening = asyncio.create_task(listen())
+        a tool has something to say. Both write into one buffer, the model from a task of its own, which has ended when
+        this has, however it is left."""
+        listening = asyncio.create_task(self._listen(call))
         listening.add_done_callback(self.buffer.wake)
         try:
             while not listening.done():
@@ -243,7 +241,16 @@ class ModelTurn:
             listening.result()
         finally:
             listening.cancel()
-            await asyncio.wait((listening,))
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _listen(self, call: Call) -> None:
+        async with aclosing(call.events()) as heard:
+            async for event in heard:
+                for shown in self._take(event, call.request):
+                    self.buffer.put(shown)
+                if self.buffer.is_full:
+                    async with self.params.abort.guard():
+                        await self.buffer.room()
 
     async def _tell(self, call: Call, message: Message) -> None:
         """What the agent must know for this call stands at its end, and in the history before it; said once a turn."""

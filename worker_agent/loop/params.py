@@ -33,11 +33,17 @@ class QueryParams:
 
 
 class EventBuffer:
-    """Events of tools that run beside the loop, until the loop yields them. One waiter at a time."""
+    """Events of what runs beside the loop, in the order they happened, until the loop yields them. One waiter at a time.
+
+    Tools write what they have to say at once. A model's stream, which has more of it than anything else, reads on only while
+    there is `room`: so an observer that is slow slows the stream, and what waits for it does not grow with the answer."""
+
+    ROOM = 1000  # events
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._wake = asyncio.Event()
+        self._room = asyncio.Event()
 
     def put(self, event: Event) -> None:
         self._events.append(event)
@@ -48,8 +54,19 @@ class EventBuffer:
 
     def drain(self) -> list[Event]:
         self._wake.clear()
+        self._room.set()
         events, self._events = self._events, []
         return events
 
     async def wait(self) -> None:
         await self._wake.wait()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._events) >= self.ROOM
+
+    async def room(self) -> None:
+        """Return when the loop has taken what made the buffer full."""
+        while self.is_full:
+            self._room.clear()
+            await self._room.wait()

@@ -11,7 +11,8 @@ What is stored is stored before what it causes: the answer before its results, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from worker_agent import events as e
@@ -37,7 +38,7 @@ COMPACTED_FOR = {
 }
 
 
-async def query(params: QueryParams, overloads: Overloads | None = None) -> AsyncIterator[e.Event | Terminal]:
+async def query(params: QueryParams, overloads: Overloads | None = None) -> AsyncGenerator[e.Event | Terminal, None]:
     """Run the loop. Yields events and, last, exactly one `Terminal`. `overloads` is what the agent's prompts before
     this one left.
 
@@ -50,10 +51,11 @@ async def query(params: QueryParams, overloads: Overloads | None = None) -> Asyn
     try:
         while True:
             one_pass = Pass(params, state, overloads)
-            async for event in one_pass.run():
-                if isinstance(event, e.MessageAdded):
-                    shown.add(event.message.id)
-                yield event
+            async with aclosing(one_pass.run()) as events:
+                async for event in events:
+                    if isinstance(event, e.MessageAdded):
+                        shown.add(event.message.id)
+                    yield event
             for message in one_pass.next.messages:  # what the loop itself said, what was attached, what a compaction made
                 if message.id not in shown:
                     shown.add(message.id)
@@ -81,7 +83,7 @@ class Pass:
         self.next: State | Terminal = ended(state, TerminalReason.MODEL_ERROR)
         self.turn: ModelTurn
 
-    async def run(self) -> AsyncIterator[e.Event]:
+    async def run(self) -> AsyncGenerator[e.Event, None]:
         if await self._is_over():
             return
         try:
@@ -95,10 +97,12 @@ class Pass:
         self.params.agent.attachments.begin(self.state.messages)
         self.turn = ModelTurn(self.params, self.state, self.prepared, self.info, self.overloads)
         try:
-            async for event in self.turn.stream():
-                yield event
-            async for event in self._decide():
-                yield event
+            async with aclosing(self.turn.stream()) as events:
+                async for event in events:
+                    yield event
+            async with aclosing(self._decide()) as events:
+                async for event in events:
+                    yield event
         finally:
             await self.turn.executor.discard()
 
@@ -138,7 +142,7 @@ class Pass:
 
     # ── after the call ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _decide(self) -> AsyncIterator[e.Event]:
+    async def _decide(self) -> AsyncGenerator[e.Event, None]:
         params, turn, answer = self.params, self.turn, self.turn.answer
         state = self.state
         if turn.told or turn.model != state.model:
@@ -163,8 +167,9 @@ class Pass:
                 events = self._run_tools()
             case GoOn():
                 events = self._go_on(verdict)
-        async for event in events:
-            yield event
+        async with aclosing(events):
+            async for event in events:
+                yield event
 
     async def _summary(self) -> str | None:
         """The line about the last turn's tools, if it is there in time; it is never worth more waiting."""
@@ -181,7 +186,7 @@ class Pass:
             return None
         return summary.result()
 
-    async def _stop(self, verdict: Stop) -> AsyncIterator[e.Event]:
+    async def _stop(self, verdict: Stop) -> AsyncGenerator[e.Event, None]:
         """End without stop hooks. What is kept of the answer is stored with a result for every call in it."""
         tools = ToolTurn(self.params, self.state, self.turn)
         cause = self.params.abort.reason
@@ -202,7 +207,7 @@ class Pass:
         largest = self.params.context.largest(self.state.messages, self.turn.info)
         return ended(self.state, reason, error=error, detail=f"{error.message}; the largest part is {largest}")
 
-    async def _end_turn(self) -> AsyncIterator[e.Event]:
+    async def _end_turn(self) -> AsyncGenerator[e.Event, None]:
         for event in await self._keep(self.turn.answer.message):
             yield event
         end = await end_turn(self.params, self.state, self.turn.answer)
@@ -210,13 +215,14 @@ class Pass:
             yield notice
         self.next = end.next
 
-    async def _run_tools(self) -> AsyncIterator[e.Event]:
+    async def _run_tools(self) -> AsyncGenerator[e.Event, None]:
         tools = ToolTurn(self.params, self.state, self.turn)
-        async for event in tools.run():
-            yield event
+        async with aclosing(tools.run()) as events:
+            async for event in events:
+                yield event
         self.next = tools.next
 
-    async def _go_on(self, verdict: GoOn) -> AsyncIterator[e.Event]:
+    async def _go_on(self, verdict: GoOn) -> AsyncGenerator[e.Event, None]:
         """The ways back to the top that run no tool."""
         params, answer = self.params, self.turn.answer
         match verdict.reason:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -39,11 +40,12 @@ class ToolTurn:
         self.next: State | Terminal = ended(state, TerminalReason.ABORTED_TOOLS)
         self._aborted = False
 
-    async def run(self) -> AsyncIterator[e.Event]:
+    async def run(self) -> AsyncGenerator[e.Event, None]:
         async for event in self._store_answer():
             yield event
-        async for event in self._wait():
-            yield event
+        async with aclosing(self._wait()) as events:
+            async for event in events:
+                yield event
         async for event in self._store_results(self.outcomes):
             yield event
         if self._aborted:
@@ -77,7 +79,7 @@ class ToolTurn:
         self.state = replace(self.state, messages=(*self.state.messages, message))
         yield e.MessageAdded(message)
 
-    async def _wait(self) -> AsyncIterator[e.Event]:
+    async def _wait(self) -> AsyncGenerator[e.Event, None]:
         """Progress while the tools run; leaves their outcomes in `outcomes`."""
         executor, buffer = self.turn.executor, self.turn.buffer
         if executor.is_done and not self.params.abort.is_set:

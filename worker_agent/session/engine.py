@@ -7,7 +7,8 @@ turns, money, and the schema of a structured result (at most 5 tries).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -99,7 +100,7 @@ class QueryEngine:
         await self.agent.journal.append(messages, consumed)
         self.messages = (*self.messages, *messages)
 
-    async def submit_message(self, prompt: str | Message | None, limits: Limits = Limits()) -> AsyncIterator[e.Event]:
+    async def submit_message(self, prompt: str | Message | None, limits: Limits = Limits()) -> AsyncGenerator[e.Event, None]:
         """Answer `prompt` within `limits`; None goes on with the history and what waits in the inbox. Yields events, last
         one `Result`."""
         self._begin(limits)
@@ -107,12 +108,13 @@ class QueryEngine:
             yield await self._run_command(command)
             return
         try:
-            async for event in self._answer(prompt):
-                yield event
+            async with aclosing(self._answer(prompt)) as events:
+                async for event in events:
+                    yield event
         finally:
             self._abort = AbortSignal()  # an interrupt is for the prompt that runs, or for the first one
 
-    async def _answer(self, prompt: str | Message | None) -> AsyncIterator[e.Event]:
+    async def _answer(self, prompt: str | Message | None) -> AsyncGenerator[e.Event, None]:
         async for event in self._go_on_with_open_calls():
             yield event
         taken = await self._take_in(prompt)
@@ -120,8 +122,9 @@ class QueryEngine:
             yield e.MessageAdded(message)
         budget = self._target([prompt, *taken])
         for attempt in range(1, self._limits.schema_tries + 1):
-            async for event in self._loop(budget):
-                yield event
+            async with aclosing(self._loop(budget)) as events:
+                async for event in events:
+                    yield event
             problem = self._schema_problem(self._ended())
             if problem is None or attempt == self._limits.schema_tries:
                 break
@@ -130,22 +133,26 @@ class QueryEngine:
 
     # ── one run of the loop ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _loop(self, budget: int | None) -> AsyncIterator[e.Event]:
-        async for event in query(self._query_params(budget), self._overloads):
-            match event:
-                case Terminal():
+    async def _loop(self, budget: int | None) -> AsyncGenerator[e.Event, None]:
+        async with aclosing(query(self._query_params(budget), self._overloads)) as events:
+            async for event in events:
+                if isinstance(event, Terminal):
                     self._terminal, self.messages = event, event.messages
                     self.tool_turns += event.turn_count - 1
-                    continue
-                case e.ModelCalled():
-                    self._count(event)
-                case e.TransitionTaken() if event.reason != ContinueReason.NEXT_TURN:
-                    self._transitions.append(event.reason)
-                case e.TextDelta():
-                    self._pieces.append(event.text)
-                case e.Tombstone() | e.MessageAdded():
-                    self._pieces = []
-            yield enriched(event, self.agent.registry.facts, self.agent.tool_context.cwd)
+                else:
+                    self._note(event)
+                    yield enriched(event, self.agent.registry.facts, self.agent.tool_context.cwd)
+
+    def _note(self, event: e.Event) -> None:
+        match event:
+            case e.ModelCalled():
+                self._count(event)
+            case e.TransitionTaken() if event.reason != ContinueReason.NEXT_TURN:
+                self._transitions.append(event.reason)
+            case e.TextDelta():
+                self._pieces.append(event.text)
+            case e.Tombstone() | e.MessageAdded():
+                self._pieces = []
 
     def _ended(self) -> Terminal:
         """How the last run of the loop ended."""
