@@ -159,8 +159,8 @@ class ProcessTree:
         return [row for row in self._living() if row.pid not in protected]
 
     def living(self) -> list[Survivor]:
-        """The living members, named."""
-        return _named(self.scan())
+        """The living members, named; one that ended before it could be named is none."""
+        return [one for one in _named(self.scan()) if not _has_ended(one.pid)]
 
     async def end(self, grace: float, clock: Clock) -> list[Survivor]:
         """TERM, `grace` seconds, KILL; see `end_tree`."""
@@ -426,6 +426,15 @@ def _signal_group(group: int) -> None:
 
 def _named(rows: Iterable[_Row]) -> list[Survivor]:
     return [Survivor(row.pid, row.start, _cmdline(row.pid)) for row in rows]
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
 
 
 def _cmdline(pid: int, limit: int = 200) -> str:
