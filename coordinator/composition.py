@@ -19,6 +19,7 @@ from coordinator.agents.budget import Amount, Limit, TreeBudget
 from coordinator.agents.engines import EngineFactory
 from coordinator.agents.inbox import TaskInbox
 from coordinator.agents.rights import Rights
+from coordinator.agents.slash import skill_index
 from coordinator.agents.surroundings import Surroundings
 from coordinator.agents.taking_up import Recollection
 from coordinator.agents.toolboxes import Toolboxes
@@ -170,8 +171,8 @@ class _Found:
 
 
 async def _found(given: Given) -> _Found:
-    ground, home, trusted = given.ground, Path.home(), given.options.trusted
-    skills = SkillIndex(ground.cwd, home=home, trusted=trusted, plugins=ground.plugins.roots, strict=ground.plugins.strict)
+    ground, id = given.ground, given.store.session_id
+    skills = skill_index(ground.cwd, home=Path.home(), trust=given.options.trust, found=ground.plugins, session_id=id)
     tools = ToolRegistry.builtin((Skill(skills),) if await asyncio.to_thread(skills.discover) else ())
     memory, problem = _memory(given)
     return _Found(skills=skills, tools=tools, memory=memory, problem=problem)

@@ -213,7 +213,7 @@ class SkillIndex:
             yield from (*skills, *self._commands(root / "commands", Origin.PLUGIN))
             return
         for skill in skills:
-            if (why := breach(_read(skill.file, HEAD_BYTES), skill.directory.name)) is None:
+            if (why := breach(read(skill.file, HEAD_BYTES), skill.directory.name)) is None:
                 yield skill
             else:
                 self.problems.append(Problem(skill.file, why))
@@ -235,7 +235,7 @@ class SkillIndex:
 
     def _parsed(self, file: Path, called: str, origin: Origin) -> Skill | None:
         try:
-            return parse(_read(file, HEAD_BYTES), file, called, origin)
+            return parse(read(file, HEAD_BYTES), file, called, origin)
         except ConfigError as error:
             self.problems.append(Problem(file, str(error)))
             return None
@@ -263,7 +263,7 @@ class SkillIndex:
 
     def _body(self, name: str) -> tuple[Skill, str]:
         skill = self.get(name)
-        text = _read(skill.file, BODY_BYTES)
+        text = read(skill.file, BODY_BYTES)
         match = _FRONT.match(text)
         return skill, (text[match.end() :] if match else text).strip()
 
@@ -302,6 +302,14 @@ def _levels(cwd: Path) -> Iterator[Path]:
     yield from levels[: top + 1]
 
 
+def files_of(cwd: Path, home: Path) -> Iterator[Path]:
+    """The skills' and commands' files of the project around `cwd` and of the person, whether they can be used or not."""
+    for level, places in (*((level, _PROJECT_PLACES) for level in _levels(cwd)), (home, _PERSONAL_PLACES)):
+        for place in places:
+            yield from (entry / "SKILL.md" for entry in _listed(level / place) if (entry / "SKILL.md").is_file())
+        yield from (file for file in _listed(level / _COMMANDS_PLACE) if file.suffix == ".md")
+
+
 def _listed(directory: Path) -> list[Path]:
     try:
         with os.scandir(directory) as entries:
@@ -310,7 +318,7 @@ def _listed(directory: Path) -> list[Path]:
         return []
 
 
-def _read(file: Path, size: int) -> str:
+def read(file: Path, size: int) -> str:
     """The beginning of a regular file. Raises `ConfigError`."""
     try:
         return disk.read_beginning(file, limit=size).decode("utf-8", "replace")

@@ -416,6 +416,23 @@ def _server_row(server: Json) -> list[Piece]:
     return [Piece(one_line(server[key])) for key in ("name", "status", "scope", "type", "target")]
 
 
+SKILL_COLUMNS = (
+    Column("NAME"),
+    Column("FROM", keep=4),
+    Column("DESCRIPTION", flexible=True, least=20),
+    Column("SOURCE", keep=4, flexible=True),
+)
+
+
+def skill_grid(skills: Sequence[Json]) -> Grid:
+    return Grid(SKILL_COLUMNS, [_skill_row(skill) for skill in skills])
+
+
+def _skill_row(skill: Json) -> list[Piece]:
+    cells = (skill["name"], skill["origin"], skill["description"], skill["source"])
+    return [Piece(one_line(cell)) for cell in cells]
+
+
 PLUGIN_COLUMNS = (
     Column("NAME"),
     Column("VERSION", keep=5),

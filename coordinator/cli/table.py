@@ -50,6 +50,14 @@ COMMANDS = {
             "validate": Entry("Check agent definition files", "agents:validate"),
         },
     ),
+    "skills": Entry(
+        "Skills and command files that apply here",
+        members={
+            "list": Entry("List skills and command files", "skills:list_skills"),
+            "show": Entry("Print the text of one skill", "skills:show"),
+            "validate": Entry("Check skills and command files", "skills:validate"),
+        },
+    ),
     "permissions": Entry(
         "Permission rules that apply here",
         members={"test": Entry('Say which rule decides a call such as "Bash(git push)"', "permissions:test")},

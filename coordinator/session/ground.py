@@ -72,7 +72,7 @@ def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str
         cwd=cwd,
         home=home,
         mode="plan" if options.plan_only else options.permission_mode,
-        allowed=options.allowed_tools,
+        allowed=(*options.allowed_tools, *options.granted),
         disallowed=options.disallowed_tools,
         roots=options.add_dirs,
     )

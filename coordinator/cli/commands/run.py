@@ -107,6 +107,23 @@ def read_schema(text: str) -> Mapping[str, Any]:
     return value
 
 
+def with_skill(cli: Context, options: RunOptions, flags: Mapping[str, Any]) -> RunOptions:
+    """The same where the prompt is `/name args`: with the skill's text as the prompt. Raises `Failure` for a name that is
+    none."""
+    if not (options.prompt or "").lstrip().startswith("/"):
+        return options
+    from coordinator.agents import slash
+    from worker_agent.errors import ConfigError
+
+    try:
+        options, expanded = slash.with_skill(options, continuing.earlier(cli, flags))
+    except ConfigError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+    if expanded is not None and expanded.passed_over:
+        cli.console.note(f"{expanded.skill.file}: no rules, passed over: {', '.join(expanded.passed_over)}")
+    return options
+
+
 def check(options: RunOptions) -> None:
     """What can be said before anything is begun."""
     if options.session_id is not None and not SESSION_ID.fullmatch(options.session_id):
@@ -171,7 +188,7 @@ def _run(ctx: click.Context, /, prompt: str | None, background: bool, **flags: A
     goal = read_prompt(prompt, cli, needed=flags["resume"] is None and not flags["continue_last"])
     if goal is None and flags["resume"] is None and not flags["continue_last"]:
         raise Failure('run needs a goal: `coordinator run "…"`, or - to read it from stdin', ExitCode.USAGE)
-    options = options_of(ctx, cli, goal, flags)
+    options = with_skill(cli, options_of(ctx, cli, goal, flags), flags)
     if not background:
         return execute(cli, options, flags)
     check(options)
@@ -198,7 +215,8 @@ def _resume(ctx: click.Context, /, session_id: str, prompt: str | None, **flags:
     cli = ctx.find_object(Context)
     assert cli is not None
     flags["resume"] = session_id
-    return execute(cli, options_of(ctx, cli, read_prompt(prompt, cli) if prompt else None, flags), flags)
+    options = options_of(ctx, cli, read_prompt(prompt, cli) if prompt else None, flags)
+    return execute(cli, with_skill(cli, options, flags), flags)
 
 
 resume = click.command(
