@@ -11,7 +11,7 @@ import click
 import pytest
 
 from coordinator.agents import definitions as agents
-from coordinator.agents.engines import effective_mode
+from coordinator.agents.rights import effective_mode
 from coordinator.cli import config_files, continuing
 from coordinator.cli.commands.chat import chat
 from coordinator.cli.commands.run import options_of, resume, run
