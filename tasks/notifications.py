@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -106,12 +105,8 @@ def render(notification: Notification) -> str:
     return "\n".join(lines)
 
 
-def render_many(notifications: Iterable[Notification]) -> str:
-    return "\n".join(render(notification) for notification in notifications)
-
-
 def parse(text: str) -> list[Notification]:
-    """The notifications in a text that `render` or `render_many` made. Raises `ValueError`."""
+    """The notifications in a text that holds what `render` made. Raises `ValueError`."""
     from xml.etree import ElementTree
 
     try:

@@ -22,7 +22,7 @@ from tasks import sessions
 from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
 from tests.support.fake_api import FakeAPI
-from worker_agent.context.instructions import memory_files
+from worker_agent.context.instructions import Instructions
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.trust import NOTHING, TrustStore
 
@@ -106,7 +106,7 @@ def test_instructions_that_are_links_out_are_left_out(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     os.symlink(tmp_path / "key", project / "CLAUDE.md")
-    files = memory_files(project, tmp_path / "home", managed=tmp_path / "none")
+    files = Instructions(project, tmp_path / "home", tmp_path / "none").at_start()
     assert not any("PRIVATE" in file.text for file in files)
     assert any("left out" in file.text for file in files)
 

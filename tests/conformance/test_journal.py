@@ -13,10 +13,11 @@ from tasks import leases, outbox, sessions, transcripts
 from tasks.db import Database
 from tasks.records import DeliveryStatus
 from tasks.writer import Writer
+from tests.support.agent import MemoryJournal
 from worker_agent.config import SystemClock
 from worker_agent.loop.ports import Journal, Step
 from worker_agent.messages import Message, assistant, tool_result_block, user
-from worker_agent.session.transcript import MemoryJournal, repair
+from worker_agent.session.transcript import repair
 
 
 @dataclass

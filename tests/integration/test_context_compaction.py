@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.agent import FAST, Probe, collect, drive, engine
+from tests.support.agent import FAST, MemoryJournal, Probe, collect, drive, engine
 from tests.support.fake_api import MODELS, FakeAPI, Gate, compaction, hold, http_error, message, text, thinking, tool_use
 from worker_agent import messages as m
 from worker_agent.causes import Cause
 from worker_agent.config import ContextSettings, Settings
 from worker_agent.context.rebuild import after_boundary
-from worker_agent.session.transcript import MemoryJournal
 from worker_agent.tools.base import ToolResult
 from worker_agent.tools.builtin.read import Read
 from worker_agent.tools.builtin.todo_write import TodoWrite

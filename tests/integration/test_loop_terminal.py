@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.support.agent import FAST, Probe, collect, drive, engine
+from tests.support.agent import FAST, MemoryJournal, Probe, collect, drive, engine
 from tests.support.fake_api import (
     FakeAPI,
     Gate,
@@ -22,7 +22,6 @@ from worker_agent.causes import Cause
 from worker_agent.config import ContextSettings, Settings
 from worker_agent.errors import TurnOver
 from worker_agent.loop.ports import StopVerdict
-from worker_agent.session.transcript import MemoryJournal
 
 TOO_LONG = http_error(400, "invalid_request_error", "prompt is too long: 250000 tokens > 200000 maximum")
 

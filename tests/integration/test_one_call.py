@@ -16,6 +16,7 @@ from worker_agent import messages as m
 from worker_agent.api.client import ModelRequest
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage
+from worker_agent.session.engine import Limits, ask
 
 
 def dollar_a_thousand(model: str, usage: Usage) -> float:
@@ -85,3 +86,16 @@ def test_what_works_beside_a_turn_takes_only_what_nobody_needs() -> None:
         assert tree.spent.usd == pytest.approx(0.1) and tree.held.usd == pytest.approx(0.0)
 
     asyncio.run(main())
+
+
+def test_ask_is_one_prompt_and_its_result(tmp_path: Path) -> None:
+    async def main(api: FakeAPI) -> e.Result:
+        subject = engine(api, tmp_path, tools=[Probe()])
+        result = await ask(subject.agent, subject.context, "go", Limits(max_turns=3))
+        await subject.close()
+        await subject.agent.client.close()
+        return result
+
+    with FakeAPI([tool_use("Probe", {"n": 1}), text("done")]) as api:
+        result = asyncio.run(main(api))
+    assert (result.text, result.turns, result.is_error) == ("done", 2, False)

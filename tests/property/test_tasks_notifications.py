@@ -13,7 +13,6 @@ from tasks.notifications import (
     parse,
     printable,
     render,
-    render_many,
 )
 
 HOSTILE = [
@@ -53,7 +52,7 @@ def as_told(notification: Notification) -> Notification:
 
 @given(st.lists(NOTIFICATIONS, max_size=4))
 def test_what_is_parsed_is_what_was_told(given_: list[Notification]) -> None:
-    assert parse(render_many(given_)) == [as_told(n) for n in given_]
+    assert parse("\n".join(map(render, given_))) == [as_told(n) for n in given_]
 
 
 @given(NOTIFICATIONS)
@@ -87,7 +86,7 @@ def test_the_exact_text_of_a_plain_notification() -> None:
         task_id="a1b2c3d4e", status="completed", summary='Agent "look" completed', result="found",
         total_tokens=7, tool_uses=2, duration_ms=1500,
     )  # fmt: skip
-    assert render_many([plain]) == (
+    assert render(plain) == (
         "<task-notification>\n<task-id>a1b2c3d4e</task-id>\n<status>completed</status>\n"
         '<summary>Agent "look" completed</summary>\n<result>found</result>\n'
         "<usage><total_tokens>7</total_tokens><tool_uses>2</tool_uses><duration_ms>1500</duration_ms></usage>\n"

@@ -21,18 +21,35 @@ from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.config import RetrySettings, Settings, SystemClock
 from worker_agent.loop.agent import Agent
-from worker_agent.loop.ports import ContextPort
+from worker_agent.loop.ports import ContextPort, Step
 from worker_agent.loop.state import Terminal
 from worker_agent.messages import Message
 from worker_agent.session.context import AgentContext
 from worker_agent.session.engine import Limits, QueryEngine
-from worker_agent.session.transcript import MemoryJournal
 from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Allow, Decision, Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.registry import ToolRegistry
 
 LIMITS = {field.name for field in dataclasses.fields(Limits)}
 FAST = RetrySettings(first_delay=0.01, max_delay=0.05, silence=5.0)
+
+
+class MemoryJournal:
+    """The journal of an agent that nobody resumes."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.steps: list[Step] = []
+        self.consumed: list[str] = []
+
+    async def append(self, messages: Sequence[Message], consumed: Sequence[str] = ()) -> None:
+        self.messages += messages
+        self.consumed += consumed
+        stored = {message.id for message in messages}
+        self.steps = [step for step in self.steps if step.message_id not in stored]
+
+    async def step(self, step: Step) -> None:
+        self.steps.append(step)
 
 
 class AllowAll:
@@ -190,4 +207,4 @@ def drive(api: Any, prompt: Any = "do it", *, watch: Any = None, **fields: Any) 
     return asyncio.run(main())
 
 
-__all__ = ["FAST", "AllowAll", "Probe", "Run", "Terminal", "collect", "drive", "engine", "tool_context"]
+__all__ = ["FAST", "AllowAll", "MemoryJournal", "Probe", "Run", "Terminal", "collect", "drive", "engine", "tool_context"]

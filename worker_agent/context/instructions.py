@@ -60,11 +60,6 @@ class MemoryFile:
     base: Path = Path("/")
 
 
-def memory_files(cwd: Path, home: Path, managed: Path = MANAGED, *, trusted: bool = False) -> list[MemoryFile]:
-    """Every file that counts for `cwd` from the start, widest first, imports in place."""
-    return Instructions(cwd, home, managed, trusted=trusted).at_start()
-
-
 class Instructions:
     """Those that hold in `cwd`; `trusted` says whether the person trusts its repository. Reads the disk when it is first
     asked, which blocks for some milliseconds. May be shared by the agents of one working directory."""
@@ -80,7 +75,7 @@ class Instructions:
         self._of_directories: dict[Path, tuple[MemoryFile, ...]] = {}
 
     def at_start(self) -> list[MemoryFile]:
-        """What an agent is told before it begins."""
+        """What an agent is told before it begins: every file that counts, widest first, imports in place."""
         with self._lock:
             return self._at_start()
 

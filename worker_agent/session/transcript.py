@@ -1,4 +1,4 @@
-"""Record and resume: the in-memory journal, and the repair of a history that was interrupted.
+"""Resume: the repair of a history that was interrupted.
 
 Rules of the repair (`repair`): whole messages stay as they are; the steps of an unfinished turn become its answer and
 its results; every call without a result gets one that says whether it may have had an effect. What comes out can be
@@ -20,24 +20,6 @@ EFFECT_UNKNOWN = (
     " Look before you do it again."
 )
 NO_EFFECT = "Interrupted: the program ended before this call's result was stored. It changes nothing: call again if needed."
-
-
-class MemoryJournal:
-    """A journal for an agent that nobody needs to resume."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.steps: list[Step] = []
-        self.consumed: list[str] = []
-
-    async def append(self, messages: Sequence[Message], consumed: Sequence[str] = ()) -> None:
-        self.messages += messages
-        self.consumed += consumed
-        stored = {message.id for message in messages}
-        self.steps = [step for step in self.steps if step.message_id not in stored]
-
-    async def step(self, step: Step) -> None:
-        self.steps.append(step)
 
 
 def _unknown_elsewhere(call: Block) -> Block | None:

@@ -91,9 +91,6 @@ class TrustStore:
     path: Path
     clock: Clock = SystemClock()
 
-    def is_trusted(self, directory: Path) -> bool:
-        return self.of(directory).trusted
-
     def of(self, directory: Path, *beside: Path) -> Trust:
         """What holds in `directory`, and for what directories `beside` it bring. Never raises."""
         try:

@@ -5,11 +5,11 @@ import subprocess
 
 from tests.support.hostile import hostile
 from worker_agent.context.injected import system_context, user_context
-from worker_agent.context.instructions import memory_files
+from worker_agent.context.instructions import Instructions
 
 
 def shown(cwd, home):
-    return [file.text for file in memory_files(cwd, home, managed=home / "managed.md") if "only here" not in file.text]
+    return [file.text for file in Instructions(cwd, home, home / "managed.md").at_start() if "only here" not in file.text]
 
 
 def write(path, text):
@@ -66,7 +66,7 @@ def test_a_memory_that_cannot_be_read_is_left_out(tmp_path):
 
 def test_the_user_context_says_that_it_may_not_matter_and_is_byte_identical(tmp_path):
     write(tmp_path / "CLAUDE.md", "Use tabs.")
-    files = memory_files(tmp_path, tmp_path / "home", managed=tmp_path / "none")
+    files = Instructions(tmp_path, tmp_path / "home", tmp_path / "none").at_start()
     first, second = user_context(files, 0.0), user_context(files, 0.0)
     assert first.wire == second.wire and first.meta
     assert "may or may not matter" in first.text and "Use tabs." in first.text and "1970-01-01" in first.text

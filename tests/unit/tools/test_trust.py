@@ -21,13 +21,13 @@ def repository(tmp_path: Path) -> Path:
 
 def test_nothing_is_trusted_until_a_person_says_so(tmp_path: Path, repository: Path) -> None:
     store = TrustStore(tmp_path / "home/trust.json")
-    assert not store.is_trusted(repository)
+    assert not store.of(repository).trusted
     assert store.trust(repository / "src") == repository
-    assert store.is_trusted(repository) and store.is_trusted(repository / "src")
-    assert not store.is_trusted(tmp_path)
+    assert store.of(repository).trusted and store.of(repository / "src").trusted
+    assert not store.of(tmp_path).trusted
     assert store.trusted() == (repository,)
     assert store.revoke(repository) and not store.revoke(repository)
-    assert not store.is_trusted(repository)
+    assert not store.of(repository).trusted
 
 
 def test_trust_is_keyed_by_the_real_path(tmp_path: Path, repository: Path) -> None:
@@ -35,18 +35,18 @@ def test_trust_is_keyed_by_the_real_path(tmp_path: Path, repository: Path) -> No
     link = tmp_path / "link"
     link.symlink_to(repository)
     store.trust(link)
-    assert store.is_trusted(repository)
+    assert store.of(repository).trusted
     link.unlink()
     (tmp_path / "evil").mkdir()
     link.symlink_to(tmp_path / "evil")
-    assert not store.is_trusted(link)
+    assert not store.of(link).trusted
 
 
 def test_without_a_repository_the_directory_itself_is_meant(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     store = TrustStore(tmp_path / "trust.json")
     store.trust(tmp_path / "a")
-    assert not store.is_trusted(tmp_path / "a/b")
+    assert not store.of(tmp_path / "a/b").trusted
     assert repository_root(tmp_path / "a") == tmp_path / "a"
 
 
@@ -54,7 +54,7 @@ def test_without_a_repository_the_directory_itself_is_meant(tmp_path: Path) -> N
 def test_a_damaged_file_trusts_nothing_and_is_not_written_over(tmp_path: Path, repository: Path, content: str) -> None:
     path = tmp_path / "trust.json"
     path.write_text(content)
-    assert not TrustStore(path).is_trusted(repository)
+    assert not TrustStore(path).of(repository).trusted
     with pytest.raises(ConfigError, match="trust.json"):
         TrustStore(path).trust(repository)
     assert path.read_text() == content
