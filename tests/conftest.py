@@ -44,6 +44,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         collect_if_grown()
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What `-n auto` means: one worker more than there are cores, for at any time some test waits for a process of its own."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
+
+
 def collect_if_grown() -> None:
     global _least
     _least = min(_least, resident())

@@ -66,6 +66,12 @@ def test_a_short_command_imports_little(command: list[str], code: int, most: int
     assert len(modules) <= most, modules
 
 
+def test_that_there_is_no_key_is_said_without_the_sdk(program: Program) -> None:
+    found, modules = child(program, LIST_MODULES, "run", "goal")
+    assert found == 4
+    assert {name.split(".")[0] for name in modules} & NEVER == set()
+
+
 def test_a_run_imports_neither_the_sdk_nor_what_describes_sql_and_a_turn_costs_a_bounded_number_of_statements(
     program: Program,
 ) -> None:

@@ -125,7 +125,11 @@ def test_a_database_that_is_deleted_while_in_use_is_said(program: Program, outpu
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED), (signal.SIGHUP, ExitCode.TERMINATED)],
+    [
+        (signal.SIGINT, ExitCode.INTERRUPTED),
+        pytest.param(signal.SIGTERM, ExitCode.TERMINATED, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, ExitCode.TERMINATED, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_at_any_early_moment_is_no_traceback(program: Program, number: signal.Signals, code: ExitCode) -> None:
     """From the moment at which Python has begun with our code: its own start cannot be caught."""

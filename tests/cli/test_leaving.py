@@ -51,8 +51,17 @@ def drain_until(terminal: int, reached: Callable[[], bool]) -> None:
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("leads", [True, False])
-@pytest.mark.parametrize("arguments", [("run", "goal"), ("run", "-p", "goal"), ("chat", "goal")])
+@pytest.mark.parametrize(
+    ("arguments", "leads"),
+    [
+        (("run", "goal"), True),
+        (("run", "goal"), False),
+        (("chat", "goal"), True),
+        pytest.param(("chat", "goal"), False, marks=pytest.mark.slow),
+        pytest.param(("run", "-p", "goal"), True, marks=pytest.mark.slow),
+        pytest.param(("run", "-p", "goal"), False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_whose_terminal_is_closed_ends_as_by_a_hangup_and_goes_on_later(
     program: Program, arguments: tuple[str, ...], leads: bool
 ) -> None:

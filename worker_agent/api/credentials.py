@@ -1,7 +1,10 @@
-"""Whether there is anything to sign in with, asked without a call and, where a variable says so, without the SDK."""
+"""Whether there is anything to sign in with, asked without a call and, where that can be known, without the SDK: importing it
+takes longer than all else that a command does."""
 
 from __future__ import annotations
 
+import os.path
+import sys
 from collections.abc import Mapping
 
 from worker_agent.config import vendor_environment
@@ -13,6 +16,8 @@ MISSING = (
 _ENOUGH_ALONE = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE")
 _IDENTITY_TOKEN = ("ANTHROPIC_IDENTITY_TOKEN", "ANTHROPIC_IDENTITY_TOKEN_FILE")
 _FEDERATION = ("ANTHROPIC_FEDERATION_RULE_ID", "ANTHROPIC_ORGANIZATION_ID")
+_ELSEWHERE = ("ANTHROPIC_CONFIG_DIR", *_FEDERATION)  # what has the SDK look in more places than its own directory
+_PROFILES = "~/.config/anthropic"
 
 
 def has_credentials(environ: Mapping[str, str] | None = None) -> bool:
@@ -24,7 +29,9 @@ def has_credentials(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def has_stored_profile() -> bool:
-    """Whether a profile on disk would be picked up. Imports the SDK, whose rules these are."""
+    """Whether a profile on disk would be picked up. Where there is none, nobody is asked; else the SDK, whose rules these are."""
+    if not _may_be_stored():
+        return False
     from anthropic import CredentialsError
     from anthropic.lib.credentials import default_credentials
 
@@ -32,3 +39,8 @@ def has_stored_profile() -> bool:
         return default_credentials() is not None
     except CredentialsError:
         return False
+
+
+def _may_be_stored() -> bool:
+    named = vendor_environment()
+    return sys.platform == "win32" or any(name in named for name in _ELSEWHERE) or os.path.exists(os.path.expanduser(_PROFILES))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import subprocess
 import sys
 import time
 import warnings
 
 import pytest
+from anthropic.lib.credentials._constants import _config_dir
 
 from tests.support.fake_api import (
     FakeAPI,
@@ -482,6 +484,24 @@ def test_missing_credentials_are_named_in_one_line_and_are_an_authentication_err
     assert (caught.value.kind, caught.value.message) == (K.AUTHENTICATION, credentials.MISSING)
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "t")
     assert client.credentials_problem() is None
+
+
+def test_a_stored_profile_is_looked_for_where_the_sdk_looks(monkeypatch, tmp_path):
+    monkeypatch.delenv("ANTHROPIC_CONFIG_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not credentials.has_stored_profile()
+    directory = tmp_path / ".config/anthropic"
+    assert _config_dir() == directory, "the SDK has another place for profiles"
+    (directory / "configs").mkdir(parents=True)
+    (directory / "credentials").mkdir()
+    profile = {"organization_id": "o", "authentication": {"type": "user_oauth", "client_id": "c"}}
+    (directory / "configs/default.json").write_text(json.dumps(profile))
+    (directory / "credentials/default.json").write_text(json.dumps({"access_token": "t", "expires_at": 4_000_000_000}))
+    assert credentials.has_stored_profile()
+    directory.rename(tmp_path / "elsewhere")
+    assert not credentials.has_stored_profile()
+    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path / "elsewhere"))
+    assert credentials.has_stored_profile()
 
 
 def test_each_way_to_name_credentials_counts():
