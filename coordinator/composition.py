@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import Amount, Limit, TreeBudget
+from coordinator.agents.definitions import SMALL_MODEL
 from coordinator.agents.engines import EngineFactory
 from coordinator.agents.inbox import TaskInbox
 from coordinator.agents.rights import Rights
@@ -39,6 +40,7 @@ from coordinator.session.parts import Parts
 from coordinator.session.time_limit import TimeLimit
 from coordinator.store import Store
 from coordinator.tools.agent import AgentTool
+from coordinator.tools.agent_types import AgentTypesTool, kinds
 from coordinator.tools.send_message import SendMessageTool
 from coordinator.tools.task_stop import TaskStopTool
 from coordinator.wakes import Wakes
@@ -116,7 +118,7 @@ async def compose(given: Given) -> Parts:
         paths=ground.paths,
         cwd=ground.cwd,
         observer=given.observer,
-        model_of=lambda asked: resolve(named(asked) or given.settings.worker_model or given.settings.model),
+        model_of=partial(_model_of_worker, given),
         task_created=hooks.task_created,
         redact=ground.redact,
     )
@@ -126,6 +128,7 @@ async def compose(given: Given) -> Parts:
     alone = not options.use_coordinator
     own = (
         AgentTool(coordinator, ground.agents, foreground=alone, on_nodes=given.carrier is not None),
+        *(() if kinds(ground.agents)[1] else (AgentTypesTool(ground.agents),)),
         SendMessageTool(coordinator),
         TaskStopTool(coordinator),
     )
@@ -155,6 +158,14 @@ async def compose(given: Given) -> Parts:
         mcp=mcp,
         problems=(*ground.problems, *left_out, *filter(None, [found.problem, ground.sandbox.notice])),
     )
+
+
+def _model_of_worker(given: Given, asked: str | None) -> str:
+    """The model of a worker whose spawn or definition names `asked`."""
+    usual = given.settings.worker_model or given.settings.model
+    if asked == SMALL_MODEL:
+        return resolve(usual if given.options.offline else given.settings.small_model)
+    return resolve(named(asked) or usual)
 
 
 # ── what lies there ──────────────────────────────────────────────────────────────────────────────────────────────────

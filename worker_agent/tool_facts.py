@@ -160,6 +160,7 @@ READ = Facts(
     rerunnable=True,
 )
 READ_MCP_RESOURCE = Facts(name="ReadMcpResourceTool", main_field="uri")
+AGENT_TYPES = Facts(name="AgentTypes", main_field="query", read_only=True, consent=False)  # it tells, nothing more
 SEND_MESSAGE = Facts(name="SendMessage", main_field="to", consent=False)
 SKILL = Facts(
     name="Skill",
@@ -190,7 +191,7 @@ WRITE = Facts(
 )
 
 _KNOWN = (
-    AGENT, BASH, EDIT, GLOB, GREP, LIST_MCP_RESOURCES, NOTEBOOK_EDIT, READ, READ_MCP_RESOURCE, SEND_MESSAGE, SKILL, TASK_STOP,
+    AGENT, AGENT_TYPES, BASH, EDIT, GLOB, GREP, LIST_MCP_RESOURCES, NOTEBOOK_EDIT, READ, READ_MCP_RESOURCE, SEND_MESSAGE, SKILL, TASK_STOP,
     TODO_WRITE, TOOL_SEARCH, WEB_FETCH, WEB_SEARCH, WRITE,
 )  # fmt: skip
 # Tools of Claude Code that are not here: to deny one of them is no mistake.

@@ -1,6 +1,7 @@
 """Agent definitions: what kinds of worker there are.
 
-1. The built-in `worker` is always there; a definition of the same name from a file stands in its place.
+1. The built-in `worker`, `explore` (only reads, on the small model) and `verifier` (reads and runs, writes nothing) are always
+   there; a definition of the same name from a file stands in its place.
 2. Files are Markdown with YAML front matter, in `.claude/agents/**` from the working directory up to the repository
    root (the nearest wins), in the same place of added directories, then under the user's home. The body is the whole
    system prompt.
@@ -38,6 +39,7 @@ MAX_BYTES = 256 * 1024  # of one file
 PLACE = Path(".claude/agents")
 RIGHTS = ("tools", "disallowedTools", "permissionMode", "hooks", "mcpServers", "isolation")  # what trust is of
 GRANTING = ("permissionMode", "hooks", "mcpServers")  # which of it needs trust of its own
+SMALL_MODEL = "small"  # in place of a model: the one for small work, as it is set
 WIDE_MODES = ("acceptEdits", "bypassPermissions")
 KNOWN_FIELDS = (
     "name", "description", "tools", "disallowedTools", "model", "permissionMode", "maxTurns", "skills", "mcpServers", "hooks",
@@ -116,7 +118,20 @@ def builtin() -> dict[str, AgentDefinition]:
         description="Researches, implements or verifies one well-described piece of work with the full tool set.",
         prompt=prompt_text("worker"),
     )
-    return {worker.name: worker}
+    explore = AgentDefinition(
+        name="explore",
+        description="Finds something out by reading and searching files: fast and cheap, changes nothing, runs nothing.",
+        prompt=prompt_text("explore"),
+        tools=("Read", "Grep", "Glob"),
+        model=SMALL_MODEL,
+    )
+    verifier = AgentDefinition(
+        name="verifier",
+        description="Checks finished work with fresh eyes: reads, runs tests and commands, writes no file; reports PASS or FAIL.",
+        prompt=prompt_text("verifier"),
+        disallowed_tools=("Edit", "Write", "NotebookEdit"),
+    )
+    return {one.name: one for one in (worker, explore, verifier)}
 
 
 def load(cwd: Path, *, trust: Trust, add_dirs: Sequence[Path] = (), user_dir: Path | None = None) -> Agents:

@@ -10,6 +10,7 @@ import orjson
 
 from coordinator.agents.definitions import Agents
 from coordinator.session.coordinator import Coordinator, SpawnRequest
+from coordinator.tools.agent_types import kinds
 from tasks import notifications
 from tasks.errors import NameTaken
 from tasks.records import TaskRecord
@@ -128,7 +129,8 @@ def launched(task: TaskRecord) -> dict[str, Any]:
 
 
 def _description(agents: Agents, foreground: bool) -> str:
-    kinds = "\n".join(f"- {name}: {agents.by_name[name].description}" for name in sorted(agents.by_name))
+    listed, whole = kinds(agents)
+    more = "" if whole else " (AgentTypes tells more of each)"
     how = (
         "Answers with the worker's report, or with `run_in_background` at once with a task id."
         if foreground
@@ -136,5 +138,5 @@ def _description(agents: Agents, foreground: bool) -> str:
     )
     return (
         f"Starts a worker: an agent with its own conversation and tools. {how} Independent work is started with "
-        f"several calls in one answer. Kinds of worker:\n{kinds}"
+        f"several calls in one answer. Kinds of worker{more}:\n{listed}"
     )

@@ -250,7 +250,11 @@ def test_an_unknown_kind_of_worker_and_a_taken_name_are_errors_the_model_can_men
     with FakeAPI(fleet(boss)) as api:
         bench.run(api)
     answers = list(of_boss(api)[1].tool_results.values())
-    assert "there are: worker" in answers[0] and "async_launched" in answers[1] and "called 'x' already" in answers[2]
+    assert (
+        "there are: explore, verifier, worker" in answers[0]
+        and "async_launched" in answers[1]
+        and "called 'x' already" in answers[2]
+    )
 
 
 def test_a_worker_gets_only_the_tools_it_is_allowed(bench: Bench) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.cli.commands.permissions import preview, read_call
 from coordinator.tools.agent import AgentTool
+from coordinator.tools.agent_types import AgentTypesTool
 from coordinator.tools.send_message import SendMessageTool
 from coordinator.tools.task_stop import TaskStopTool
 from worker_agent import tool_facts
@@ -60,6 +61,7 @@ KINDS = (
     *map(type, ToolRegistry.builtin()),
     Skill,
     AgentTool,
+    AgentTypesTool,
     SendMessageTool,
     TaskStopTool,
     ToolSearch,

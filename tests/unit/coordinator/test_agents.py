@@ -1,5 +1,6 @@
 """Agent definitions: where they come from, which wins, what is refused."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from coordinator.agents import definitions as agents
 from coordinator.cli.commands.agents import validate
 from coordinator.cli.context import Context
+from coordinator.tools import agent_types
 from worker_agent.errors import ConfigError
 from worker_agent.tools.trust import EVERYTHING, NOTHING
 
@@ -32,6 +34,37 @@ def write(path: Path, text: str) -> None:
 def test_the_worker_is_built_in_and_its_prompt_holds_nothing_that_varies() -> None:
     worker = agents.load(Path("/"), trust=NOTHING).get("worker")
     assert worker.tools is None and worker.prompt.startswith("You are a worker.")
+
+
+def test_the_other_built_in_kinds_cannot_write() -> None:
+    kinds = agents.load(Path("/"), trust=NOTHING)
+    explore, verifier = kinds.get("explore"), kinds.get("verifier")
+    assert explore.tools == ("Read", "Grep", "Glob") and explore.model == agents.SMALL_MODEL
+    assert verifier.tools is None and {"Edit", "Write", "NotebookEdit"} <= set(verifier.disallowed_tools)
+
+
+def many(count: int, length: int) -> agents.Agents:
+    text = "Use for the deployment of zebras. " + "x" * length
+    more = {
+        f"kind-{i}": agents.AgentDefinition(
+            name=f"kind-{i}", description=text if i == 7 else "y" * length, prompt="p", source=Path("x")
+        )
+        for i in range(count)
+    }
+    return agents.Agents({**agents.builtin(), **more})
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "whole"), [(10, 300, True), (40, 800, False), (246, 400, False), (5_000, 10, False)]
+)
+def test_however_many_kinds_there_are_a_request_tells_of_them_in_short(count: int, length: int, whole: bool) -> None:
+    text, is_whole = agent_types.kinds(many(count, length))
+    assert is_whole is whole and len(text) <= agent_types.LIST_CAP
+    assert "- worker: Researches" in text and "kind-1" in text
+    tool = agent_types.AgentTypesTool(many(count, length))
+    for query in ("kind-7, nobody", "deploying zebras"):
+        found = asyncio.run(tool.call({"query": query}, None))  # type: ignore[arg-type]  # it asks nothing of the context
+        assert str(found.content).startswith("kind-7 (tools: all; model: the usual one)\nUse for the deployment"), query
 
 
 def test_a_file_is_read_field_by_field() -> None:
@@ -99,7 +132,7 @@ def test_a_description_with_a_colon_is_still_read() -> None:
 
 
 def test_an_unknown_type_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there are: worker"):
+    with pytest.raises(ConfigError, match="there are: explore, verifier, worker"):
         agents.load(tmp_path, trust=EVERYTHING).get("wizard")
 
 
