@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support import browser
 from tests.support.postgres import why_not
 
 LOUD = "NOT TESTED"  # how the reasons begin that are repeated at the end of a run
 _missing = why_not()
+_no_browser = browser.why_not()
+needs_chromium = pytest.mark.skipif(_no_browser is not None, reason=f"{LOUD} in a browser: {_no_browser}")
 needs_postgres = pytest.mark.skipif(_missing is not None, reason=f"{LOUD} on PostgreSQL: {_missing}")
