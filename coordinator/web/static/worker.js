@@ -22,9 +22,9 @@ export function worker({ store, args }) {
   const time = h("time");
   put(shown.values.Time, time);
   const problem = h("p", { class: "problem", hidden: true });
-  const message = h("button", { type: "button", on: { click: () => send("tasks", id, named(task)) } }, "Message…");
-  const end = h("button", { type: "button", class: "quiet-danger", on: { click: () => kill("tasks", id, named(task)) } }, "Kill…");
-  const resume = h("button", { type: "button", on: { click: () => copy(`coordinator resume ${task.session_id}`) } }, "Copy resume");
+  const message = h("button", { type: "button", hidden: true, on: { click: () => send("tasks", id, named(task)) } }, "Message…");
+  const end = h("button", { type: "button", class: "quiet-danger", hidden: true, on: { click: () => kill("tasks", id, named(task)) } }, "Kill…");
+  const resume = h("button", { type: "button", hidden: true, on: { click: () => copy(`coordinator resume ${task.session_id}`) } }, "Copy resume");
   const inbox = h("section", { class: "asks", "aria-label": "Waiting for you", hidden: true });
   const calls = new Keyed(inbox, (call) => waitingCall(call, ""), () => {});
   const children = h("p", { class: "children", hidden: true });
@@ -136,6 +136,7 @@ export function worker({ store, args }) {
     mark(problem, "hidden", why ? null : "");
     say(problem, line(why, 600));
     mark(message, "hidden", task.type === "local_bash" || now === "killed" ? "" : null);
+    mark(resume, "hidden", null);
     mark(end, "hidden", ENDS.includes(task.status) ? "" : null);
     const waiting = store.inbox.filter((call) => call.task_id === id);
     mark(inbox, "hidden", waiting.length ? null : "");
