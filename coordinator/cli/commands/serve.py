@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from coordinator.cli import early
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.failures import Failure
 from coordinator.views.exit_codes import ExitCode
@@ -42,6 +43,7 @@ def serve(cli: Context, port: int, token: str | None, as_json: bool) -> int:
     database = cli.database
     secret = token or token_in(cli.paths.home)
     with _bound(server.bind, port) as listening:
+        early.raise_interrupts()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
             asyncio.run(server.serve(database, cli.paths, listening, secret, lambda: _say(cli, url, secret, as_json)))
