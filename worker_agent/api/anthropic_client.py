@@ -178,7 +178,7 @@ class AnthropicClient:
             async with self._opening:
                 if self._transport is None:
                     self._transport = await self._open_transport(self._endpoint)
-        headers, body = (call.headers, call.body) if call is not None else ({}, None)
+        headers, body = (call.headers, call.parts) if call is not None else ({}, None)
         return await self._transport.send(method, path, headers, body)
 
     @asynccontextmanager

@@ -9,23 +9,24 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from worker_agent.api import addresses, errors_map
-from worker_agent.api.transport import IDLE_SECONDS, LARGE_BODY, Endpoint
+from worker_agent.api.transport import IDLE_SECONDS, Body, Endpoint
 
 if TYPE_CHECKING:
     import ssl
 
 API_VERSION = "2026-10-21"
 MAX_REDIRECTS = 20
+SLICE = 128 * 1024  # bytes that are put together and given to the socket at once
 SPARE = 1.0  # seconds by which we give up an idle connection earlier than the server says it will
 _TIMEOUT = re.compile(r"timeout\s*=\s*(\d+)", re.I)
 
@@ -50,10 +51,10 @@ class DirectTransport:
             trace_configs=[tracing],
         )
 
-    async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> DirectAnswer:
+    async def send(self, method: str, path: str, headers: Mapping[str, str], body: Body | None) -> DirectAnswer:
         sent = self._headers | dict(headers)
         if body is not None:
-            sent["content-length"] = str(len(body))
+            sent["content-length"] = str(sum(map(len, body)))
         try:
             response = await self._try(method, self._url(path), sent, body)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
@@ -63,7 +64,7 @@ class DirectTransport:
         self._keep(response.headers.get("keep-alive", ""))
         return DirectAnswer(response)
 
-    async def _try(self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None) -> aiohttp.ClientResponse:
+    async def _try(self, method: str, url: URL, headers: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
         while True:
             connection = SimpleNamespace(reused=False)
             try:
@@ -71,7 +72,7 @@ class DirectTransport:
                     method,
                     url,
                     headers=headers,
-                    data=io.BytesIO(body) if body is not None and len(body) > LARGE_BODY else body,
+                    data=None if body is None else _Parts(body),
                     proxy=self._where.proxy,
                     max_redirects=MAX_REDIRECTS,
                     trace_request_ctx=connection,
@@ -105,6 +106,48 @@ class DirectTransport:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+class _Parts(aiohttp.Payload):
+    """A body that is put together a slice at a time, on its way into the socket: the next one once the last has left, so that
+    neither the whole of it is held twice nor the event loop for long. It can be sent again."""
+
+    _value: Body
+    _autoclose = True
+
+    def __init__(self, body: Body) -> None:
+        super().__init__(body, content_type="application/json")
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self._value))
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        for slice in _slices(self._value):
+            await writer.write(slice)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        await self.write(writer)  # the length that was said is that of the parts
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._value).decode(encoding, errors)
+
+    async def as_bytes(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return b"".join(self._value)
+
+
+def _slices(body: Body) -> Iterator[bytes]:
+    """The parts in slices of `SLICE` bytes or a part more."""
+    gathered: list[bytes | memoryview] = []
+    size = 0
+    for part in body:
+        gathered.append(part)
+        size += len(part)
+        if size >= SLICE:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield b"".join(gathered)
 
 
 class DirectAnswer:

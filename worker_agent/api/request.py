@@ -4,7 +4,7 @@ Rules of this file:
 
 1. What was sent once is sent again with the same bytes. Messages keep the bytes they were born with; the part of a
    conversation before its last answer is *settled*: it is normalised once and kept, so that a turn costs the few
-   messages that are new and one join of bytes.
+   messages that are new. A body is never put together here: it travels as the pieces it is made of.
 2. Cache marks, the four that are allowed: one after the first system block (equal over all agents of a definition), one
    at the last message that says that what stands before it stays while what follows may be replaced (a collapse), one
    at the end of the previous request when the last turn added more blocks than the lookback reaches over, and the
@@ -27,6 +27,7 @@ from typing import Any
 from worker_agent.api import normalize
 from worker_agent.api.client import ModelInfo, ModelRequest, ToolSpec
 from worker_agent.api.normalize import COMPACTION_BETA, PIECE_END, Piece, WireMessage
+from worker_agent.api.transport import Body
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import CACHE_ANCHOR, Message, canonical, clean, clean_json
 
@@ -73,10 +74,15 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A body and the headers that belong to it."""
+    """A body, as the parts that make it up one after the other, and the headers that belong to it."""
 
-    body: bytes
+    parts: Body
     headers: Mapping[str, str]
+
+    @property
+    def body(self) -> bytes:
+        """The parts in one, put together for each caller."""
+        return b"".join(self.parts)
 
 
 class RequestBuilder:
@@ -93,7 +99,7 @@ class RequestBuilder:
         if request.compact is not None and not info.server_compaction:
             raise ModelError(ErrorKind.INVALID_REQUEST, f"{info.id} cannot compact a conversation on the server")
         messages, compaction = self._messages(request, info)
-        return Call(_joined(self._head(request, info), messages), _headers(request, info, compaction))
+        return Call(_parts(self._head(request, info), messages), _headers(request, info, compaction))
 
     def count_body(self, request: ModelRequest, info: ModelInfo) -> Call:
         """The same prompt for `POST /v1/messages/count_tokens`."""
@@ -102,7 +108,7 @@ class RequestBuilder:
         if system := _system(request, info):
             fields["system"] = system
         head = self._with_tools(canonical(fields), self._told(request, info))
-        return Call(_joined(head, messages), _headers(request, info, compaction))
+        return Call(_parts(head, messages), _headers(request, info, compaction))
 
     def forget(self, conversation: str) -> None:
         """Drop what is kept of a conversation, for whichever models."""
@@ -254,10 +260,10 @@ def _referenced(messages: Sequence[Message]) -> list[str]:
     return list(dict.fromkeys(name for block in results for name in normalize.references(block)))
 
 
-def _joined(head: bytes, messages: list[Piece]) -> bytes:
-    """The body, in one copy: the commas are in the pieces, the last one gives way to the end."""
+def _parts(head: bytes, messages: list[Piece]) -> Body:
+    """The body, without a copy: the commas are in the pieces, the last one gives way to the end."""
     *before, last = messages
-    return b"".join((head, b',"messages":[', *chain.from_iterable(before), *last[:-1], memoryview(last[-1])[:-1], b"]}"))
+    return (head, b',"messages":[', *chain.from_iterable(before), *last[:-1], memoryview(last[-1])[:-1], b"]}")
 
 
 def _anchor(messages: Sequence[Message], wire: Sequence[WireMessage]) -> int | None:

@@ -14,7 +14,7 @@ import anthropic
 import httpx2
 
 from worker_agent.api import addresses, credentials, errors_map
-from worker_agent.api.transport import IDLE_SECONDS, LARGE_BODY, MAX_CONNECTIONS, Endpoint
+from worker_agent.api.transport import IDLE_SECONDS, LARGE_BODY, MAX_CONNECTIONS, Body, Endpoint
 from worker_agent.errors import ErrorKind, ModelError
 
 # What the SDK, its transport, the pool below it and the operating system raise.
@@ -60,8 +60,8 @@ class SdkTransport:
         self._headers = kept | addresses.custom_headers() | agent_again | {"accept-encoding": "identity"}
         self._urls: dict[str, httpx2.URL] = {}
 
-    async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> SdkAnswer:
-        request = self._request(method, path, headers, body)
+    async def send(self, method: str, path: str, headers: Mapping[str, str], body: Body | None) -> SdkAnswer:
+        request = self._request(method, path, headers, None if body is None else b"".join(body))
         try:
             response = await self._http.send(request, stream=True, auth=self._sdk.custom_auth)
         except (*_ERRORS, RuntimeError) as error:  # a closed client says so with a RuntimeError

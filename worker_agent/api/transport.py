@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,9 @@ from worker_agent.config import Clock
 MAX_CONNECTIONS = 100_000  # no cap of ours: the limiter decides how many calls run
 IDLE_SECONDS = 30.0  # how long an idle connection is kept; an agent's tools mostly take less
 LARGE_BODY = 512 * 1024  # bytes; more is sent in slices, so that the event loop is not held up
+
+Body = Sequence[bytes | memoryview]
+"""What is sent, as parts one after the other. They are the bytes that the conversation holds: no turn makes a copy of them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Answer(Protocol):
 
 
 class Transport(Protocol):
-    async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+    async def send(self, method: str, path: str, headers: Mapping[str, str], body: Body | None) -> Answer:
         """One request; `path` is relative to the address, `headers` come on top of those of every call.
         Raises `ModelError` where no answer came."""
         ...

@@ -70,6 +70,8 @@ class Overloads:
         self.fallback, self.until = model, now + FALLBACK_HOLDS
 
     def without_foreign_thinking(self, view: tuple[Message, ...], model: str) -> tuple[Message, ...]:
+        if all(message.model in (None, model) for message in view):
+            return view
         return tuple(kept for message in view for kept in self._for(message, model))
 
     def _for(self, message: Message, model: str) -> tuple[Message, ...]:
