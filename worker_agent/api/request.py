@@ -38,6 +38,8 @@ _MARKED_END = b',"cache_control":{"type":"ephemeral"}}' + PIECE_END
 LOOKBACK = 18  # blocks; the provider looks back about 20
 KEPT_BYTES = 256 * 1024 * 1024  # of settled conversations, the least recently used are forgotten
 KEPT_TOOLSETS = 64
+GATHERED = 64  # pieces that are put together at a time
+SMALL = 4 * 1024  # bytes; of pieces that are larger on average no copy is made
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class _Kept:
     media: int = 0
     compaction: bool = False
     anchor: int | None = None  # the wire message that holds the last cache anchor
+    blocks: list[Piece] = field(default_factory=list)  # the first `gathered` pieces again, many small ones in one
+    gathered: int = 0
 
     def anchor_at(self, place: int) -> None:
         """`place` counts the wire messages behind those that are settled."""
@@ -65,11 +69,24 @@ class _Kept:
         size = sum(map(len, chain.from_iterable(pieces)))
         self.messages = messages
         self.pieces.extend(pieces)
+        size += self._gather()
         self.size += size
         self.media += normalize.media_in(done)
         self.compaction = self.compaction or _has_compaction(done)
         self.call_ids.update(b["id"] for m in done if m.role == "assistant" for b in m.blocks if b["type"] == "tool_use")
         return size
+
+    def _gather(self) -> int:
+        """Put the small pieces of a while together, so that a long conversation is not sent in thousands of parts; large ones
+        stay as they are. How many bytes that took."""
+        fresh = self.pieces[self.gathered :]
+        if len(fresh) < GATHERED:
+            return 0
+        size = sum(map(len, chain.from_iterable(fresh)))
+        small = size < len(fresh) * SMALL
+        self.blocks += [(b"".join(chain.from_iterable(fresh)),)] if small else fresh
+        self.gathered = len(self.pieces)
+        return size if small else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +295,17 @@ def _anchor(messages: Sequence[Message], wire: Sequence[WireMessage]) -> int | N
 def _marked(kept: _Kept, live: list[WireMessage], info: ModelInfo) -> list[Piece]:
     """All pieces; the last settled one (the end of the previous request) marked if the lookback cannot reach it, and
     the one with the anchor."""
-    settled = kept.pieces
-    pieces = [*settled, *(message.piece for message in live)]
-    if not info.cache_control:
-        return pieces
-    if settled and sum(len(message.blocks) for message in live) > LOOKBACK:
-        _mark(pieces, len(settled) - 1)
-    if kept.anchor is not None and kept.anchor < len(pieces) - 1:
-        _mark(pieces, kept.anchor)
+    settled, marks = kept.pieces, set[int]()
+    if info.cache_control:
+        if settled and sum(len(message.blocks) for message in live) > LOOKBACK:
+            marks.add(len(settled) - 1)
+        if kept.anchor is not None and kept.anchor < len(settled) + len(live) - 1:
+            marks.add(kept.anchor)
+    gathered = 0 if any(mark < kept.gathered for mark in marks) else kept.gathered
+    blocks = kept.blocks if gathered else []
+    pieces = [*blocks, *settled[gathered:], *(message.piece for message in live)]
+    for mark in marks:
+        _mark(pieces, mark - gathered + len(blocks))
     return pieces
 
 

@@ -13,7 +13,7 @@ from worker_agent.api.models import guess, info_for
 from worker_agent.api.normalize import COMPACTION_BETA
 from worker_agent.api.request import CONTEXT_MANAGEMENT_BETA, RequestBuilder
 from worker_agent.errors import ErrorKind, ModelError
-from worker_agent.messages import assistant, notice, text_block, tool_result_block, user
+from worker_agent.messages import CACHE_ANCHOR, assistant, notice, text_block, tool_result_block, user
 
 SONNET = info_for("claude-sonnet-5-5")
 MARK = {"type": "ephemeral"}
@@ -68,6 +68,35 @@ def test_settled_messages_are_not_normalised_again():
         builder.call(request(history), SONNET)
         kept = builder._kept["c1", SONNET.id]
         assert len(kept.messages) == len(history) - 2 and kept.messages == history[:-2]
+
+
+def test_a_long_conversation_of_small_messages_is_sent_in_few_parts_that_are_the_same_bytes():
+    builder, small, history = RequestBuilder(), 0, (user("go"),)
+    for number in range(300):
+        history = (*history, *turn(number, calls=20 if number % 90 == 89 else 1))  # many calls: what is settled gets a mark
+        call = builder.call(request(history), SONNET)
+        assert call.body == b"".join(call.parts) == RequestBuilder().call(request(history), SONNET).body
+        small = max(small, len(call.parts))
+    assert small < 700
+
+
+def test_a_mark_in_what_was_put_together_long_ago_stands_where_it_stood():
+    builder, history = RequestBuilder(), (user("go"), *turn(0), user("kept", kind="summary", data={CACHE_ANCHOR: True}))
+    for number in range(1, 200):
+        history = (*history, *turn(number))
+        call = builder.call(request(history), SONNET)
+        assert call.body.count(b"cache_control") == 3
+    assert call.body == RequestBuilder().call(request(history), SONNET).body
+
+
+def test_large_results_are_sent_as_the_bytes_that_the_history_holds():
+    builder, large = RequestBuilder(), "x" * 20_000
+    history = (user("go"),)
+    for number in range(100):
+        use = {"type": "tool_use", "id": f"t{number}", "name": "Read", "input": {}}
+        history = (*history, assistant([use]), user([tool_result_block(use["id"], large)], kind="tool_results"))
+        call = builder.call(request(history), SONNET)
+    assert max(map(len, call.parts)) < 25_000
 
 
 def test_a_changed_history_is_built_anew():
