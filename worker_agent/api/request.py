@@ -64,7 +64,7 @@ class _Kept:
         self.anchor = len(self.pieces) + place
 
     def take(self, messages: tuple[Message, ...], done: Sequence[WireMessage]) -> int:
-        """`done` settles too, so that all of it was made of `messages`; the bytes that came in."""
+        """`done` settles too, so that all of it was made of `messages`; the bytes that are held more."""
         pieces = [message.piece for message in done]
         size = sum(map(len, chain.from_iterable(pieces)))
         self.messages = messages
