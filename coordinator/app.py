@@ -40,7 +40,7 @@ from tasks.writer import Writer
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.redacting import redacting
-from worker_agent.config import Clock, Settings, SystemClock, connection_problem, mend_credentials
+from worker_agent.config import Clock, Settings, SystemClock, connection_problem, mend_credentials, provider
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.process import set_subreaper
@@ -160,10 +160,12 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: 
         from coordinator.offline.client import OfflineClient
 
         return OfflineClient(clock)
+    from worker_agent.api import providers
     from worker_agent.api.anthropic_client import AnthropicClient
 
     mend_credentials()
-    if (problem := connection_problem()) is not None:
+    cloud = provider()
+    if (problem := connection_problem() if cloud is None else providers.problem(cloud)) is not None:
         raise ConfigError(problem)
     remembered = Paths.of(settings).endpoints
     client = AnthropicClient(settings=settings, clock=clock, on_headers=limiter.headers, remembered=remembered)

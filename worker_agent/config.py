@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -56,6 +57,14 @@ REPOSITORY_VARIABLES = frozenset(
     GIT_WORK_TREE""".split()
 )
 REPOSITORY_PREFIXES = ("GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
+
+
+class Provider(StrEnum):
+    """Clouds that serve the vendor's models."""
+
+    BEDROCK = "bedrock"
+    VERTEX = "vertex"
+    FOUNDRY = "foundry"
 
 
 class Clock(Protocol):
@@ -258,6 +267,24 @@ def account(environ: Mapping[str, str] | None = None) -> str:
 def vendor_address(environ: Mapping[str, str] | None = None) -> str | None:
     """What `ANTHROPIC_BASE_URL` holds: None where it is not set, "" where it is set to nothing."""
     return (os.environ if environ is None else environ).get("ANTHROPIC_BASE_URL")
+
+
+def provider(environ: Mapping[str, str] | None = None) -> Provider | None:
+    """The cloud that `CLAUDE_CODE_USE_BEDROCK`, `…_VERTEX` or `…_FOUNDRY` asks for; None: the vendor itself, or a server
+    compatible with it. Of several the first counts."""
+    env = os.environ if environ is None else environ
+    asked = (one for one in Provider if env.get(f"CLAUDE_CODE_USE_{one.upper()}", "").strip().lower() not in _NO)
+    return next(asked, None)
+
+
+_NO = frozenset({"", "0", "false", "no"})
+
+
+def provider_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What is set of the variables that clouds are reached by."""
+    env = os.environ if environ is None else environ
+    begins = ("AWS_", "ANTHROPIC_", "CLOUD_ML_")
+    return {name: value for name, value in env.items() if name.startswith(begins) and value.strip()}
 
 
 def mend_credentials() -> None:

@@ -35,11 +35,13 @@ def examined(settings: Settings, model: str | None) -> tuple[list[Finding], Exit
     """The findings, and the exit code: 1 where the endpoint cannot be used, 4 where it refuses the credentials. Raises
     `Failure` for an address or key that cannot be used."""
     from coordinator.cli.credentials import credentials_problem
+    from worker_agent.api import providers
     from worker_agent.api.models import resolve
-    from worker_agent.config import connection_problem, mend_credentials
+    from worker_agent.config import connection_problem, mend_credentials, provider
 
     mend_credentials()
-    if (problem := connection_problem()) is not None:
+    cloud = provider()
+    if (problem := connection_problem() if cloud is None else providers.problem(cloud)) is not None:
         raise Failure(problem, ExitCode.USAGE)
     if (problem := credentials_problem()) is not None:
         raise Failure(problem, ExitCode.NOT_AUTHENTICATED)

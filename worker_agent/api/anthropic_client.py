@@ -29,7 +29,7 @@ from worker_agent.api.request import Call, RequestBuilder
 from worker_agent.api.stream import Watchdog, fold
 from worker_agent.api.transport import Answer, Endpoint, Transport
 from worker_agent.api.transports import OpenTransport, open_transport
-from worker_agent.config import Clock, Settings, SystemClock, vendor_address
+from worker_agent.config import Clock, Settings, SystemClock, provider, vendor_address
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage
 
@@ -76,7 +76,8 @@ class AnthropicClient:
         self._infos: dict[str, ModelInfo] = {}
         self._counts = True
         self._plain = False  # the endpoint refused a vendor's feature
-        address = (base_url if base_url is not None else vendor_address()) or addresses.DEFAULT_ADDRESS
+        cloud = provider() if base_url is None and api_key is None else None
+        address = cloud or (base_url if base_url is not None else vendor_address()) or addresses.DEFAULT_ADDRESS
         self.address = public_address(address)
         self._is_vendor = address.rstrip("/") == addresses.DEFAULT_ADDRESS
         self._remembered = Remembered(remembered, address, self._clock) if remembered is not None else None

@@ -7,7 +7,7 @@ import os.path
 import sys
 from collections.abc import Mapping
 
-from worker_agent.config import vendor_environment
+from worker_agent.config import provider, vendor_environment
 
 MISSING = (
     "No credentials for the model: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), "
@@ -21,7 +21,9 @@ _PROFILES = "~/.config/anthropic"
 
 
 def has_credentials(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the environment names a key, a token, a profile or a workload identity."""
+    """Whether the environment names a key, a token, a profile, a workload identity or a cloud, which has its own."""
+    if provider(environ) is not None:
+        return True
     env = vendor_environment(environ)
     if any(name in env for name in _ENOUGH_ALONE):
         return True

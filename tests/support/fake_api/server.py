@@ -75,7 +75,8 @@ class FakeAPI:
     sentences; `prefix_breaks` what the prefix watch found. `allow_violations` is True, or parts of the texts that may
     occur. `models` adds or replaces models, `windows` only their windows. `watch` names the kinds of prefix break that
     are violations. `compaction_marker` is a text whose new appearance in a request excuses a changed prefix. A `plain`
-    server is a compatible one, which refuses by name whatever only the vendor has.
+    server is a compatible one, which refuses by name whatever only the vendor has. A `cloud` takes what Foundry and Vertex are
+    sent: a key of their own header, the model in the path.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class FakeAPI:
         compaction_marker: str | None = None,
         enforce_binding: bool = True,
         plain: bool = False,
+        cloud: bool = False,
         html_413: bool = False,
         max_body: int = MAX_BODY,
         keep_bodies: bool = True,
@@ -113,6 +115,7 @@ class FakeAPI:
         self._marker = orjson.dumps(compaction_marker)[1:-1] if compaction_marker else None
         self._enforce_binding = enforce_binding
         self._plain = plain
+        self._cloud = cloud
         self._html_413 = html_413
         self._max_body = max_body
         self._keep_bodies = keep_bodies
@@ -276,6 +279,8 @@ class FakeAPI:
 
     def _route(self, call: http.Call, request: Request, query: dict[str, list[str]]) -> None:
         path, posted = request.path, call.method == "POST"
+        if self._cloud and posted:
+            path = _as_the_vendor_has_it(call, request)
         if posted and path.endswith("/v1/messages"):
             self._message_call(call, request)
         elif posted and path.endswith("/v1/messages/count_tokens") and "count_tokens" not in self._without:
@@ -532,3 +537,19 @@ class FakeAPI:
 
     def _now(self) -> float:
         return time.monotonic() + self._clock_offset
+
+
+def _as_the_vendor_has_it(call: http.Call, request: Request) -> str:
+    """The path of a request to a cloud, as the vendor's own API has it; its key, model and version are put where they are
+    there."""
+    if "x-api-key" in request.headers:
+        request.headers["authorization"] = f"Bearer {request.headers['x-api-key']}"
+    before, _, action = request.path.rpartition(":")
+    if action != "streamRawPredict":
+        return request.path
+    body = orjson.loads(call.raw)
+    if "model" in body or body.get("stream") is not True:
+        raise Refusal("model: Extra inputs are not permitted")
+    request.headers["anthropic-version"] = body.pop("anthropic_version")
+    call.raw = request.raw = orjson.dumps({"model": before.rpartition("/")[2], **body})
+    return "/v1/messages"
