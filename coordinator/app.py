@@ -16,9 +16,11 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordinator import tracing
 from coordinator.composition import Given, compose
 from coordinator.observed import Observed, Observer
 from coordinator.options import RunOptions
@@ -108,12 +110,29 @@ async def _opened(
     async with AsyncExitStack() as stack:
         settings = options.effective()
         limiter = Limiter(clock, random.Random())
+        observer, problem = await _traced(observer, clock, stack)
         if client is None:
             client = make_client(options, settings, clock, limiter)
             stack.push_async_callback(client.close)
         database = await asyncio.to_thread(open_database, options)
         stack.callback(database.close)
-        yield await _open(options, settings, database, observer, client, limiter, approver, clock, stack)
+        session = await _open(options, settings, database, observer, client, limiter, approver, clock, stack)
+        if problem is not None:
+            observer(Observed(session.parts.store.session_id, None, Notice(NoticeKind.CONFIG, problem)))
+        yield session
+
+
+async def _traced(observer: Observer, clock: Clock, stack: AsyncExitStack, *, owns: bool = True) -> tuple[Observer, str | None]:
+    """`observer` with OpenTelemetry beside it, where that is asked for; and why it is not there. `owns`: the session is this
+    process's own."""
+    if not tracing.is_asked_for():
+        return observer, None
+    try:
+        traces = await asyncio.to_thread(tracing.traces, clock)
+    except ImportError:
+        return observer, tracing.MISSING
+    stack.push_async_callback(asyncio.to_thread, partial(traces.close, owns=owns))
+    return traces.observing(observer), None
 
 
 async def enter(
@@ -122,6 +141,7 @@ async def enter(
     """The parts of a session of which another process is the owner, so that workers of it can run here: nothing of it is
     owned. `holder` is as whom it has a share of what processes share. Raises `ConfigError`."""
     clock, settings = SystemClock(), options.effective()
+    observer, _ = await _traced(observer, clock, stack, owns=False)
     limiter = Limiter(clock, random.Random())
     client = make_client(options, settings, clock, limiter)
     stack.push_async_callback(client.close)

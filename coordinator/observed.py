@@ -11,9 +11,11 @@ from worker_agent.events import Event
 
 @dataclass(frozen=True, slots=True)
 class TaskChanged:
-    """A task was created, changed its status, or got on. The record may be newer than the stored one."""
+    """A task was created, changed its status, or got on. The record may be newer than the stored one. `asked_by` is the call
+    that a new one came of."""
 
     task: TaskRecord
+    asked_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,6 +287,12 @@ def provider_variables(environ: Mapping[str, str] | None = None) -> dict[str, st
     return {name: value for name, value in env.items() if name.startswith(begins) and value.strip()}
 
 
+def tracing_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The standard variables of OpenTelemetry that are set, `TRACEPARENT` among them."""
+    env = os.environ if environ is None else environ
+    return {name: value for name, value in env.items() if (name == "TRACEPARENT" or name.startswith("OTEL_")) and value}
+
+
 def mend_credentials() -> None:
     """Take what a paste left around a key or the address out of the environment: blanks, line ends, marks that nobody sees;
     of the address also the `/v1` and the slash with which other programs want it: the paths begin with it here."""

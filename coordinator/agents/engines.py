@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordinator import tracing
 from coordinator.agents.announced import Announced
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import AgentBudget, TreeBudget
@@ -289,6 +290,7 @@ class EngineFactory:
             scratchpad=scratch,
             environment={
                 **tool_environment(),
+                **tracing.traceparent(session_id, task_id),
                 **self.environment,
                 TASK_MARKER: task_id or session_id,
                 "COORDINATOR_SESSION_ID": session_id,

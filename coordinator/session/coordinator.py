@@ -154,7 +154,7 @@ class Coordinator:
         verdict = await self._task_created(id, request.description, request.prompt, request.name)
         if verdict.blocked:
             raise ConfigError(f"a hook refuses the task: {verdict.stop or '; '.join(verdict.blocking)}")
-        return await self._start(await store.write(lambda conn: self._create(conn, task)))
+        return await self._start(await store.write(lambda conn: self._create(conn, task)), request.call_id)
 
     def _redacted(self, request: SpawnRequest) -> SpawnRequest:
         """What is stored of it, and what its worker reads."""
@@ -175,8 +175,8 @@ class Coordinator:
         self._count += 1
         return created
 
-    async def _start(self, task: TaskRecord) -> TaskRecord:
-        self._observer(Observed(self._store.session_id, task.id, TaskChanged(task)))
+    async def _start(self, task: TaskRecord, asked_by: str | None = None) -> TaskRecord:
+        self._observer(Observed(self._store.session_id, task.id, TaskChanged(task, asked_by)))
         await self._backend.spawn(task.id)
         return task
 
