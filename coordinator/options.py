@@ -51,6 +51,7 @@ class RunOptions:
     permission_mode: str | None = None  # None leaves it to the settings files
     allowed_tools: tuple[str, ...] = ()
     disallowed_tools: tuple[str, ...] = ()
+    attachments: tuple[Mapping[str, Any], ...] = ()  # blocks that go with the prompt: images, documents; never stored here
     granted: tuple[str, ...] = ()  # rules that allow for this run, of the skill that the prompt names; never stored
     add_dirs: tuple[Path, ...] = ()
     settings: str | None = None  # a settings file, or its JSON, above the others

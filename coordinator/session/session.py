@@ -29,7 +29,7 @@ from worker_agent.context.rebuild import was_made_by_hand
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import Verdict
-from worker_agent.messages import Message, user
+from worker_agent.messages import Message, text_block, user
 from worker_agent.session.commands import parse_command
 from worker_agent.session.engine import Limits
 
@@ -279,7 +279,8 @@ class Session:
             raise ConfigError(_refusal(verdict))
         now, surroundings = self.parts.store.clock.now(), self.parts.history.surroundings
         changed = news(surroundings["system"], Path(self.record.cwd), now) if surroundings else None
-        return user("\n\n".join((prompt, *more, *verdict.context, *filter(None, [changed]))), at=now)
+        text = "\n\n".join((prompt, *more, *verdict.context, *filter(None, [changed])))
+        return user([text_block(text), *self.options.attachments] if self.options.attachments else text, at=now)
 
     def _notice(self, kind: NoticeKind, text: str) -> None:
         self.parts.observer(Observed(self.parts.store.session_id, None, Notice(kind, self.parts.redact(text))))

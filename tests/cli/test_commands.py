@@ -193,7 +193,18 @@ def test_our_packages_come_first_whatever_else_has_their_names(program: Program)
 
 def test_every_option_of_a_run_is_a_flag_with_a_variable_of_its_own() -> None:
     flags = {option.name: option for option in load("run", COMMANDS["run"]).params if isinstance(option, click.Option)}
-    not_flags = {"prompt", "config", "interactive", "trust", "watched", "earlier_settings", "base", "carried", "granted"}
+    not_flags = {
+        "prompt",
+        "config",
+        "interactive",
+        "trust",
+        "watched",
+        "earlier_settings",
+        "base",
+        "carried",
+        "granted",
+        "attachments",
+    }
     assert {field.name for field in fields(RunOptions)} - not_flags - flags.keys() == set()
     # A hidden flag is another program's word, taken or refused when it is said: nobody sets it by a variable.
     variables = [flag.envvar for name, flag in flags.items() if name != "help" and not flag.hidden]

@@ -35,6 +35,8 @@ SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directori
 def read_prompt(prompt: str | None, cli: Context, *, needed: bool = True) -> str | None:
     """The goal: as given, from stdin for `-`, from a pipe where nothing is given. Where none is `needed`, a pipe in which
     nothing comes is not waited for."""
+    if sys.stdin is None:  # it was closed before the program began
+        return prompt if prompt and prompt != "-" and prompt.strip() else None
     piped = prompt is None and not sys.stdin.isatty()
     if piped and not _is_ready(sys.stdin):
         if not needed:
@@ -124,6 +126,20 @@ def with_skill(cli: Context, options: RunOptions, flags: Mapping[str, Any]) -> R
     return options
 
 
+def with_attachments(cli: Context, options: RunOptions, typed: str | None, *, beside: bool) -> RunOptions:
+    """The same with the files that a person's `typed` prompt names, and, where it stands `beside` a pipe, what comes there."""
+    if not typed or not options.prompt:
+        return options
+    from coordinator.cli import attached
+
+    found = [attached.files(typed, options.cwd)] if "@" in typed else []
+    found += [attached.piped()] if beside else []
+    for note in (note for one in found for note in one.notes):
+        cli.console.note(note)
+    prompt = "\n\n".join(filter(None, (options.prompt, *(one.text for one in found))))
+    return replace(options, prompt=prompt, attachments=tuple(block for one in found for block in one.blocks))
+
+
 def check(options: RunOptions) -> None:
     """What can be said before anything is begun."""
     if options.session_id is not None and not SESSION_ID.fullmatch(options.session_id):
@@ -189,6 +205,7 @@ def _run(ctx: click.Context, /, prompt: str | None, background: bool, **flags: A
     if goal is None and flags["resume"] is None and not flags["continue_last"]:
         raise Failure('run needs a goal: `coordinator run "…"`, or - to read it from stdin', ExitCode.USAGE)
     options = with_skill(cli, options_of(ctx, cli, goal, flags), flags)
+    options = with_attachments(cli, options, goal, beside=prompt not in (None, "-"))
     if not background:
         return execute(cli, options, flags)
     check(options)
@@ -215,8 +232,9 @@ def _resume(ctx: click.Context, /, session_id: str, prompt: str | None, **flags:
     cli = ctx.find_object(Context)
     assert cli is not None
     flags["resume"] = session_id
-    options = options_of(ctx, cli, read_prompt(prompt, cli) if prompt else None, flags)
-    return execute(cli, with_skill(cli, options, flags), flags)
+    typed = read_prompt(prompt, cli) if prompt else None
+    options = with_skill(cli, options_of(ctx, cli, typed, flags), flags)
+    return execute(cli, with_attachments(cli, options, typed, beside=prompt not in (None, "-")), flags)
 
 
 resume = click.command(
