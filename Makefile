@@ -53,7 +53,7 @@ test-slow: $(STAMP)
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(if $(LIMIT),$(LIMIT) 3400) $(PYTEST) -m 'slow and not real' --timeout 600 $(TESTS)
 
 bench: $(STAMP)
-	@$(VENV)/bin/python bench/peers/install.py && $(VENV)/bin/python -m bench --peers --write
+	@$(VENV)/bin/python -m bench --peers --write
 
 bench-quick: $(STAMP)
 	@$(VENV)/bin/python -m bench.fanout --quick

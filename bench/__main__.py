@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from bench import commands, fanout, transcripts
 from bench.fanout import FLOOR, LIMIT, ON_AIOHTTP, OURS, PEERS, Rounds, programs, slopes
+from bench.peers import install
 from bench.program import OURS as COMMAND
 from bench.program import PROBED, ROOT, measure
 from coordinator.session.session import TOGETHER
@@ -131,14 +132,14 @@ def of_transcripts(pairs: int) -> Iterator[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--peers", action="store_true", help="those that are installed (bench/peers/install.py), too: one round"
+        "--peers", action="store_true", help="other programs, too, installed at the end if they are not: one round"
     )
     parser.add_argument("--write", action="store_true", help="write bench/RESULTS.md")
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
     began, figures, tables = time.monotonic(), [], [""]
     chosen = programs((LIMIT, ON_AIOHTTP, FLOOR, OURS))
-    beside = programs((OURS, *PEERS)) if options.peers else {}
+    beside: dict[str, list[str]] = {}
 
     def show() -> None:
         head = (
@@ -163,7 +164,9 @@ def main() -> None:
         figures += part
         print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
         show()
-    if beside:
+    if options.peers:
+        install.main()
+        beside.update(programs((OURS, *PEERS)))
         rounds = fanout.run_all(beside, (1, 50), pairs=1)
         tables += [
             "Beside peers, one round:",

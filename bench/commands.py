@@ -40,7 +40,7 @@ def fill(home: Path, count: int) -> None:
     """A database with one ended session of `count` tasks, made of copies of one."""
     db = Database.open(home / "coordinator.db")
     session = db.write(lambda conn: sessions.create(conn, goal="g", cwd="/", model="m", options={}))
-    task = db.write(lambda conn: registry.create(conn, NewTask(session_id=session.id, description="d", prompt="p" * 500)))
+    task = db.write(lambda conn: registry.create(conn, NewTask(session_id=session.id, description="d", prompt="p" * 100)))
     db.write(lambda conn: registry.kill(conn, task.id, by="bench", notify=False, end_reason="bench"))
     db.close()
     with closing(sqlite3.connect(home / "coordinator.db")) as driver:
