@@ -268,7 +268,8 @@ def _sourced(words: Words, command: SimpleCommand) -> Iterator[Script]:
 def _option_values(words: Words, options: Sequence[str]) -> Iterator[str]:
     for index, word in enumerate(words[1:], 1):
         for option in options:
-            if word.text == option and index + 1 < len(words):
+            bundled = len(option) == 2 and re.fullmatch(rf"-[A-Za-z]+{option[1]}", word.text)  # `script -qc …`
+            if (word.text == option or bundled) and index + 1 < len(words):
                 yield words[index + 1].text
             elif word.text.startswith(option + "=") or (
                 len(option) == 2 and word.text.startswith(option) and word.text != option

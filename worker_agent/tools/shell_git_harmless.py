@@ -86,7 +86,7 @@ _LOG_PATTERN = (
 _VALUED_LOG = "-n --since --until --after --before --author --committer --grep --date -S -G --max-count --skip --format"
 
 VERBS: Mapping[str, _Verb] = {
-    "status": _verb("-s --short -b --branch --porcelain -u -uno -unormal -uall --ignored -v --long -z --show-stash --no-renames --ahead-behind",
+    "status": _verb("-s -sb -bs -su -sbu -sz --short -b --branch --porcelain -u -uno -unormal -uall --ignored -v --long -z --show-stash --no-renames --ahead-behind",
                     pattern=r"--porcelain=v?[12]|--untracked-files=(?:no|normal|all)|--ignore-submodules(?:=\w+)?"),
     "log": _verb(_LOG, _VALUED_LOG, _LOG_PATTERN, content=f"{_CONTENT} -S -G"),
     "shortlog": _verb("-s -n -e -sn -ne -sne -nse --all --no-merges --summary --numbered --email", pattern=r"--(?:since|until)=.+"),

@@ -24,7 +24,15 @@ from worker_agent.tools.shell_harmless import edit_problem, harmless, knows, par
 from worker_agent.tools.shell_line import Part, Plain, plain_word, read_line
 from worker_agent.tools.shell_parser import Unparsable, parse_cached
 from worker_agent.tools.shell_sight import Sight
-from worker_agent.tools.shell_targets import READERS, WRITERS, free_target, hidden_targets, read_paths, reads_below
+from worker_agent.tools.shell_targets import (
+    READERS,
+    WRITERS,
+    free_target,
+    hidden_targets,
+    read_paths,
+    reads_below,
+    searched_by_git,
+)
 from worker_agent.tools.shell_words import Assignment, SimpleCommand, Word
 
 MAX_FILES = 10_000  # looked at for one word of a command
@@ -120,8 +128,17 @@ class ShellJudge:
             yield WILD
         elif command.words:
             yield from readings(command.words)
+            if (behind := self._behind_link(command.words[0])) is not None:
+                yield " ".join([behind, *(word.text for word in command.words[1:])])
             if command.assignments:
                 yield " ".join([*(f"{a.name}={a.value.text}" for a in command.assignments), *(w.text for w in command.words)])
+
+    def _behind_link(self, word: Word) -> str | None:
+        """The name of the program that a path leads to, if that is another one: `./innocent`, a link to `/bin/rm`."""
+        if "/" not in word.text or not word.static:
+            return None
+        real = os.path.basename(os.path.realpath(self.cwd / word.text))
+        return real if real != word.base else None
 
     def _path_hits(self, rules: list[Rule]) -> Iterator[tuple[Rule, str, bool]]:
         named = ((tool, one, bases, tree) for tool, word, bases, tree in self._targets() for one in word.values or (word,))
@@ -169,9 +186,19 @@ class ShellJudge:
     def held(self) -> bool:
         """Whether a command may run unasked because it is confined: it can be read, so that rules saw all of it, and no
         redirection of it names a place that it could not write anyway."""
-        if isinstance(self._parsed, Unparsable) or not self._own:
+        if isinstance(self._parsed, Unparsable) or not self._own or self._takes_repository_away():
             return False
         return all(self._writes_inside(command, bases) for command, bases in self._standing())
+
+    def _takes_repository_away(self) -> bool:
+        """Whether a part names a repository's own directory, or something in it, as what to change: inside it stays, but all
+        that was ever committed goes with it."""
+        return any(
+            ".git" in path.parts
+            for tool, word, bases, _ in self._targets()
+            if tool == "Edit"
+            for path in (*self._candidates(word, bases), *self._files_of(word, bases))
+        )
 
     def _edits_inside(self, command: SimpleCommand, bases: tuple[Path, ...] | None) -> bool:
         part = _plain_part(command)
@@ -328,6 +355,7 @@ class ShellJudge:
                 yield from (("Edit", word, there, False) for word in words[1:] if not word.text.startswith("-"))
             if words:
                 yield from ((tool, word, there, False) for tool, word in hidden_targets(words))
+                yield from (("Read", word, there, True) for word in searched_by_git(words))
 
     def _writes(self, command: SimpleCommand) -> list[Word]:
         targets = [r.target for r in command.redirects if r.writes and r.target and not free_target(r.target)]

@@ -421,6 +421,8 @@ class _Reader:
 
     def _visit_command_substitution(self, node: Any, scope: _Scope, depth: int) -> None:
         self._children(node, _Scope(repeats=scope.repeats), depth)
+        redirects, _, extra = self._redirects(node, scope, depth)  # `$(<file)`: bash reads it, without a command
+        self._add(SimpleCommand(words=tuple(extra), redirects=redirects, repeats=scope.repeats))
 
     def _visit_process_substitution(self, node: Any, scope: _Scope, depth: int) -> None:
         self._children(node, _Scope(repeats=scope.repeats, piped=True), depth)

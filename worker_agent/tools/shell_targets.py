@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from worker_agent.tools.shell_carriers import Words
+from worker_agent.tools.shell_carriers import Words, git_parts
 from worker_agent.tools.shell_words import Word
 
 _FREE_FILES = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/zero"})
@@ -14,7 +14,10 @@ READERS = frozenset(
     """cat head tail grep egrep fgrep zgrep rg ag ack find wc diff stat du ls sed awk less more nl sort cut xxd od strings base64 tac
     pr fold fmt comm paste join uniq hexdump cmp jq zcat bat""".split()
 )
-WRITERS = frozenset("rm rmdir mv cp touch mkdir tee truncate ln install shred dd".split())
+WRITERS = frozenset(
+    "rm rmdir unlink mv cp touch mkdir mkfifo tee sponge truncate ln install shred dd split csplit chmod chown chgrp setfacl".split()
+)
+_GIT_WRITERS = frozenset("checkout restore rm mv clean".split())  # they change the files that they are given
 _VALUED = {
     "grep": frozenset("-A -B -C -m -e -d -D --include --exclude --exclude-dir --max-count --context".split()),
     "head": frozenset("-n -c --lines --bytes".split()),
@@ -30,6 +33,9 @@ _VALUED = {
 }
 _SEARCHERS = frozenset("grep egrep fgrep zgrep rg ag ack jq".split())  # their first operand is no file
 _NO_PATHS = frozenset({"echo", "pwd", "which", "git", "true", "false", ":", "test", "["})
+_NAME_ONLY = frozenset(
+    "echo printf cd pushd type command which export readonly local declare alias unset kill".split()
+)  # no contents
 
 
 def free_target(target: Word | None) -> bool:
@@ -69,11 +75,18 @@ def _inside_option(word: Word) -> Iterator[Word]:
 def hidden_targets(words: Words) -> Iterator[tuple[str, Word]]:
     """Files inside other words, generously: `dd of=F`, `--target-directory=F`, `git show REV:F`, `sed -i F`, `find -fprintf F`."""
     name = words[0].base
+    git_writes = name == "git" and any(word.text in _GIT_WRITERS for word in words[1:])
     for index, word in enumerate(words[1:], 1):
         if name == "git" and ":" in word.text:
             yield "Read", Word(word.raw, word.text.partition(":")[2])
         elif name == "git" and not word.text.startswith("-"):
-            yield "Read", word
+            yield "Edit" if git_writes else "Read", word
+        elif name == "sort" and words[index - 1].text in ("-o", "--output"):
+            yield "Edit", word
+        elif name == "sort" and re.match(r"-[a-zA-Z]*o.", word.text):
+            yield "Edit", Word(word.raw, word.text.partition("o")[2])
+        elif word.text.startswith("file:"):
+            yield "Read", Word(word.raw, word.text.removeprefix("file:").removeprefix("//"))
         elif "=" in word.text and name != "echo":
             value = Word(word.raw, word.text.partition("=")[2])
             yield from (("Read", value), ("Edit", value))
@@ -84,6 +97,17 @@ def hidden_targets(words: Words) -> Iterator[tuple[str, Word]]:
                 "Edit" if name in ("sed", "perl") and any(w.text.startswith(("-i", "--in-place")) for w in words) else "Read",
                 word,
             )
+        elif name not in READERS | WRITERS | _NAME_ONLY and word.static and not word.text.startswith("-"):
+            yield "Read", word  # whatever the program is: it is given that file
+
+
+def searched_by_git(words: Words) -> Iterator[Word]:
+    """What `git grep` reads with all that lies below: the paths that it is given, else where it stands."""
+    if words[0].base != "git" or not (rest := git_parts(words)[1]) or rest[0].text != "grep":
+        return
+    apart = next((index for index, word in enumerate(rest) if word.text == "--"), None)
+    named = rest[apart + 1 :] if apart is not None else ()
+    yield from named or [Word(".", ".")]
 
 
 def reads_below(words: Words) -> bool:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -268,9 +269,11 @@ except DatabaseError as error:
 def test_a_read_only_directory_is_one_sentence(store: Store) -> None:
     assert store.db.path is not None
     store.db.close()
-    for parent in (store.db.path.parent, *store.db.path.parent.parents):
-        if parent != Path("/"):
-            parent.chmod(parent.stat().st_mode & ~0o022 | 0o055)
+    store.db.path.parent.chmod(0o555)
+    for parent in store.db.path.parent.parents:
+        if not parent.stat().st_mode & 0o001:  # closed to others: pytest's own, below the directory for temporary files
+            assert parent.is_relative_to(tempfile.gettempdir())
+            parent.chmod(parent.stat().st_mode | 0o055)
     # The packages are imported before the change of user: the tree may be closed to others.
     imports = "import sys, psutil, sqlite3; from tasks import db, sessions; from tasks.db import Database\n"
     for target in (store.db.path, store.db.path.with_name("new.db")):

@@ -107,3 +107,55 @@ def test_a_wildcard_rule_on_a_reader_covers_its_reading_only(box: Path) -> None:
 
 def test_a_wildcard_rule_covers_what_it_says_and_spells(box: Path) -> None:
     assert [pair for pair in under_rules("rules_harmless.txt") if not runs_unasked(box, pair[1], pair[0])] == []
+
+
+# What deny rules fence in `bypassPermissions`, without any confinement: a line that names what is denied, in a way that can be
+# read. `{rules}` and lines that a tester got through; each is run first, and does what it says.
+FENCED = ("Bash(rm:*)", "Read(secrets/**)", "Edit(kept/**)")
+GETS_THROUGH = (
+    "script -qc 'rm victim' /dev/null", "./innocent victim", "echo $(<secrets/k)", "source secrets/k", ". secrets/k",
+    "xargs -a secrets/k echo", "git grep --no-index TOPSECRET", "git grep TOPSECRET", "curl -s file://$PWD/secrets/k",
+    "python3 secrets/k", "sort -o kept/new a", "sort -okept/new a", "split a kept/new", "unlink kept/f", "chmod 000 kept/f",
+    "git checkout HEAD -- kept", "git restore kept/f", "tee kept/new < a", "cp a kept/new", "dd if=a of=kept/new",
+)  # fmt: skip
+STILL_RUNS = (
+    "python3 -m compileall -q src", "echo secrets/k", "git log -1", "git commit -qm 'about secrets/k'", "cat a", "grep -r hello src",
+    "sort a", "chmod 644 a", "git checkout -q HEAD -- a", "cat kept/f", "python3 kept/f", "git grep hello -- src",
+)  # fmt: skip
+
+
+@pytest.fixture
+def fenced(box: Path) -> Path:
+    for name, text in (("secrets/k", f"echo {SECRET}\n"), ("kept/f", "hello = 1\n"), ("victim", "")):
+        (box / name).parent.mkdir(exist_ok=True)
+        (box / name).write_text(text)
+    (box / "innocent").symlink_to("/bin/rm")
+    subprocess.run(["git", "-C", str(box), "add", "secrets", "kept"], check=True)
+    subprocess.run(["git", "-C", str(box), "-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "k"], check=True)
+    return box
+
+
+@pytest.mark.parametrize("line", [*GETS_THROUGH, *STILL_RUNS])
+def test_a_deny_rule_sees_what_a_line_names(fenced: Path, line: str) -> None:
+    policy = Policy(
+        mode="bypassPermissions", rules=RuleSet.from_flags((), FENCED), cwd=fenced, roots=(fenced,), home=fenced.parent
+    )
+    verdict = policy.explain("Bash", {"command": line}).behavior
+    assert (verdict == "allow") == (line in STILL_RUNS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rm -r .git",
+        "rm -rf ./.git",
+        "mv .git elsewhere",
+        "sh -c 'rm -r .git'",
+        "truncate -s0 .git/HEAD",
+        "cd .git && rm -r objects",
+    ],
+)
+def test_a_repository_is_not_taken_away_unasked_even_where_commands_are_confined(box: Path, line: str) -> None:
+    policy = Policy(mode="acceptEdits", rules=RuleSet.from_flags((), ()), cwd=box, roots=(box,), home=box.parent)
+    assert policy.explain("Bash", {"command": line}, held=True).behavior == "ask"
+    assert policy.explain("Bash", {"command": "make all && git commit -qam x"}, held=True).behavior == "allow"

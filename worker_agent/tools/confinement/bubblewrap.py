@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from worker_agent.process import Wrapped
 from worker_agent.tools.base import Confine
@@ -62,12 +63,29 @@ class Bubblewrap:
         if not plan.network:
             yield "--unshare-net"
         yield from ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp")
+        for path in _kernel_settings():
+            yield from ("--ro-bind", path, path)
 
     def _guarding(self) -> Iterator[str]:
         if os.geteuid() == 0:
             for capability in _UNMASKING:
                 yield from ("--cap-drop", capability)
         yield from ("--dev-bind", "/", "/")
+
+
+@cache
+def _kernel_settings() -> tuple[str, ...]:
+    """What of `/proc` belongs to no process and may be written by somebody: a new `/proc` is writable, and the kernel lets
+    root, without any capability and in whatever namespace, set what holds for the whole machine."""
+    return tuple(
+        entry.path
+        for entry in sorted(os.scandir("/proc"), key=lambda entry: entry.name)
+        if not entry.name.isdigit() and not entry.is_symlink() and _may_be_written(entry)
+    )
+
+
+def _may_be_written(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) or bool(entry.stat(follow_symlinks=False).st_mode & 0o222)
 
 
 def find(program: str | None = None) -> tuple[Bubblewrap | None, str]:

@@ -97,7 +97,7 @@ def plan_for(bounds: Bounds, level: Confine, cwd: Path, rights: Rights, denied: 
 
 def _hidden(bounds: Bounds) -> Iterator[str]:
     for path in (*map(Path, SERVICES), *secret_places(bounds.home), *bounds.private):
-        if path.exists():
+        if os.path.exists(path):  # what we may not reach, as `/root/.ssh` is for most, a command of ours may not either
             yield str(path.resolve())
 
 
