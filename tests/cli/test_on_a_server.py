@@ -12,6 +12,7 @@ from tests.integration.scripts import by_turn, coordinator, fleet
 from tests.support.fake_api import FakeAPI, Gate, message, text, tool_use
 from tests.support.postgres import server
 from tests.support.skips import needs_postgres
+from tests.web.serving import serving
 
 pytestmark = [needs_postgres, pytest.mark.slow]
 
@@ -80,3 +81,23 @@ def test_an_outage_of_ten_seconds_and_a_killed_owner_lose_nothing(program: Progr
     assert (program.cwd / "lines").read_text().split() == ["once", "twice"]
     doubled = program("db", "sql", "SELECT id FROM messages GROUP BY id HAVING count(*) > 1", "--json", **environment).json
     assert doubled == []
+
+
+def test_the_page_reads_and_follows_a_server(program: Program, url: str) -> None:
+    (program.cwd / "a.py").write_text("def area():\n    return 1\n")
+    assert program("run", "--offline", "where is area", "--db", url).code == 0
+    with serving(program, "--db", url) as page:
+        (session,) = page("/api/sessions").json
+        log = page(f"/api/sessions/{session['id']}/log?limit=5").json
+        place = f"{log[2]['at']!r}:{log[2]['agent_id']}:{log[2]['seq']}"
+        older, newer = (page(f"/api/sessions/{session['id']}/log?{way}={place}").json for way in ("before", "after"))
+        others = {path: page(f"/api/sessions/{session['id']}/{path}").status for path in ("timeline", "money", "events")}
+        with page.events(f"?session={session['id']}") as told:
+            assert next(told)[2]["whole"]
+        with page.events() as fleet_told:
+            next(fleet_told)
+            forked = program("sessions", "fork", session["id"], "--db", url).out.strip()
+            kind, _, event = next(fleet_told)
+    assert older[-2:] == log[:2] and newer == log[3:]
+    assert set(others.values()) == {200}
+    assert (kind, event["session_id"]) == ("event", forked)
