@@ -64,6 +64,7 @@ from worker_agent.tools.trust import repository_root
 if TYPE_CHECKING:
     from coordinator.agents.mcp_tools import McpTools
     from coordinator.cluster.engine import Engine
+    from coordinator.cluster.shared_files import SharedFiles
     from coordinator.cluster.workspace import Copies, Starts
 
 
@@ -385,19 +386,26 @@ class _Places:
 
     worktrees: Worktrees
     copies: Copies | None = None
+    shared: SharedFiles | None = None  # what machines have in common beside the project
     starts: Starts | None = None
 
 
 def _places(given: Given, toolboxes: Toolboxes) -> _Places:
     store, ground = given.store, given.ground
-    worktrees = Worktrees(ground.paths.worktrees(store.session_id))
+    paths, shared = ground.paths, None
+    worktrees = Worktrees(paths.worktrees(store.session_id))
+    if given.is_guest:
+        from coordinator.cluster.shared_files import SharedFiles
+
+        shared = SharedFiles(store, paths.scratch(store.session_id), paths.spill(store.session_id))
     if given.options.workspace != "git" or not (given.is_guest or given.carrier is not None):
-        return _Places(worktrees=worktrees)
+        return _Places(worktrees=worktrees, shared=shared)
     from coordinator.cluster.workspace import Copies, Starts, remote_of
 
     remote = remote_of(given.options, store.session_id, ground.paths)
     return _Places(
         worktrees=worktrees,
+        shared=shared,
         copies=Copies(store, ground.paths, remote, toolboxes.may_change) if given.is_guest else None,
         starts=Starts(store, ground.cwd, remote),
     )
@@ -411,6 +419,7 @@ def _worker(given: Given, engines: EngineFactory, shells: Shells, places: _Place
         price=given.client.cost,
         worktrees=places.worktrees,
         copies=places.copies,
+        shared=places.shared,
         observer=given.observer,
         end_shells=shells.end_of,
         on_recorded=given.wakes.ended,

@@ -149,11 +149,15 @@ def put_files(conn: Connection, session_id: str, files: Sequence[tuple[str, str,
     return version
 
 
-def files_since(conn: Connection, session_id: str, version: int) -> list[SharedFile]:
-    """Those that were shared after `version`, in that order."""
+def files_since(conn: Connection, session_id: str, version: int, *, area: str = "") -> list[SharedFile]:
+    """Those that were shared after `version`, in that order; of one `area` those whose path begins with it."""
+    begins = f"{area}/" if area else ""
     rows = conn.rows(
-        "SELECT path, version, digest, content FROM shared_files WHERE session_id = :of AND version > :after ORDER BY version",
+        "SELECT path, version, digest, content FROM shared_files WHERE session_id = :of AND version > :after "
+        "AND substr(path, 1, :length) = :begins ORDER BY version",
         of=session_id,
         after=version,
+        length=len(begins),
+        begins=begins,
     )
     return [SharedFile(*row) for row in rows]

@@ -147,6 +147,7 @@ class Copies:
 
     def __init__(self, store: Store, paths: Paths, remote: Remote, changes: Callable[[str, Mapping[str, Any]], bool]) -> None:
         self._store = store
+        self._home = paths.home
         self._clones = Clones(paths.worktrees(store.session_id), remote)
         self._changes = changes
 
@@ -189,6 +190,8 @@ class Copies:
     async def _tell_moved(self, task: TaskRecord, clone: Clone, lost: tuple[str, ...]) -> None:
         said = [f"You go on on another machine. Your working directory is {clone.path} now; it was {task.worktree}."]
         named = "; ".join(lost[:MOST_CALLS]) + (f"; and {len(lost) - MOST_CALLS} more" if len(lost) > MOST_CALLS else "")
+        if len(was := Path(task.worktree or "").parents) > 2 and was[2] != self._home:  # home/worktrees/session/agent
+            said.append(f"What is said to lie below {was[2]} (the scratchpad, long results) lies below {self._home} here.")
         if lost:
             said.append(
                 f"What these calls changed in files was not pushed when the machine before was lost, and is not here: {named}. "

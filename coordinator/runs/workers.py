@@ -111,6 +111,12 @@ class Copies(Protocol):
     async def open(self, task: TaskRecord) -> Copy: ...
 
 
+class SharedFiles(Protocol):
+    async def exchange(self, agent_id: str) -> None:
+        """Give the small files that changed here to other machines, and take theirs."""
+        ...
+
+
 class WorkerRun:
     """One attempt at one task. Belongs to one event loop."""
 
@@ -126,9 +132,11 @@ class WorkerRun:
         end_shells: Callable[[str], Awaitable[list[str]]],
         on_recorded: Callable[[str], None],
         copies: Copies | None = None,
+        shared: SharedFiles | None = None,
     ) -> None:
         """With `copies` it works in one of these, whatever isolation its task asks for."""
         self._copies = copies
+        self._shared = shared
         self._copy: Copy | None = None
         self._task_id = task_id
         self._store = store
@@ -236,6 +244,8 @@ class WorkerRun:
         """Build the engine; the prompt to begin with, None to go on with the history."""
         if self._task.attempt > 1:
             await self._processes.end()  # of the attempt before, whose owner may have died and left them alive
+        if self._shared is not None:
+            await self._shared.exchange(self._task.agent_id)
         cwd = await self._working_directory()
         self._hold(cwd)
         history = History() if self._is_new() else self._engines.history(self._task.agent_id)
@@ -346,6 +356,8 @@ class WorkerRun:
         """The next call of the model has not begun."""
         if self._copy is not None and self._stopping is None:
             await self._copy.keep(results.id)
+        if self._shared is not None and self._stopping is None:
+            await self._shared.exchange(self._task.agent_id)
         if self._leaves:
             self.stop(Cause.TERMINATED)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.test_cluster import Cluster, cluster, until
-from tests.integration.scripts import by_turn, coordinator, fleet, notified
-from tests.support.fake_api import Gate, message, text, tool_use
+from tests.integration.scripts import by_turn, coordinator, first_prompt, fleet, notified
+from tests.support.fake_api import Gate, Request, message, text, tool_use
 from tests.support.skips import needs_postgres
 
 pytestmark = [needs_postgres, pytest.mark.slow]
@@ -108,3 +110,61 @@ def test_a_worker_goes_on_from_its_pushed_branch_and_says_what_was_not_pushed(tm
         assert any("You go on on another machine" in request.user_text for request in made.api.requests)
         (told,) = [request for request in made.api.requests if notified(request)][-1:]
         assert "not pushed when attempt 1" in told.user_text
+
+
+MOVED = "You go on on another machine"
+
+
+def committing(request: Request) -> Any:
+    """A worker that reads, edits and commits in three turns, and does so again where it was told that it moved."""
+    name = first_prompt(request)
+    said = [json.dumps(one["content"]) for one in request.messages]
+    moved = max((n for n, text in enumerate(said) if MOVED in text), default=0)
+    step = sum(one["role"] == "assistant" for one in request.messages[moved:])
+    commands = (
+        "cat kept; sleep 0.3",
+        f"printf 'one\\n' > {name} && git add {name} && ({COMMIT} one || true); sleep 0.3",
+        f"printf 'one\\ntwo\\n' > {name} && ({COMMIT} two {name} || true); sleep 0.3",
+    )
+    return tool_use("Bash", {"command": commands[step]}) if step < len(commands) else f"report of {name}"
+
+
+@pytest.mark.timeout(300)
+def test_forty_workers_on_two_nodes_of_which_one_freezes_and_one_is_killed(tmp_path: Path) -> None:
+    names = [f"w{n:02}" for n in range(40)]
+    with cluster(tmp_path, fleet(coordinator(*names, final="all done"), committing)) as made:
+        repository(made)
+        frozen = made.node("frozen", slots=12)
+        killed = made.node("killed", slots=12)
+        run = made.run()
+
+        def seen(status: str) -> int:
+            """From a third home, which is to see each task once and in a state that there is, all the while."""
+            tasks = made.tasks()
+            assert {task["status"] for task in tasks.values()} <= {"pending", "running", "completed"}
+            return sum(task["status"] == status for task in tasks.values())
+
+        until(lambda: seen("completed") >= 4, 60)
+        os.killpg(frozen.pid, signal.SIGSTOP)
+        until(lambda: {n["name"]: n["status"] for n in made.look("nodes", "list", "--json").json}["frozen"] == "dead")
+        until(lambda: seen("completed") >= 12, 60)
+        os.killpg(frozen.pid, signal.SIGCONT)
+        if frozen.poll() is None:
+            until(lambda: {n["name"]: n["status"] for n in made.look("nodes", "list", "--json").json}["frozen"] == "ready")
+        os.killpg(killed.pid, signal.SIGKILL)
+        out, err = run.communicate(timeout=150)
+        assert (run.returncode, out) == (0, "all done\n"), err
+        assert seen("completed") == 40
+
+        last = [request for request in made.api.requests if notified(request)][-1]
+        assert sorted(notified(last)) == sorted(made.tasks()), "each result once"
+        for name in names:
+            assert last.user_text.count(f"report of {name}") == 1
+        remote = next((made.directory / "home-run").rglob("remotes/*.git"))
+        git(remote, "fsck", "--strict")
+        base = git(made.work, "rev-parse", "HEAD").strip()
+        for task in made.tasks().values():
+            shown = made.look("tasks", "show", task["id"], "--json").json
+            assert git(remote, "show", f"{shown['branch']}:{shown['prompt']}") == "one\ntwo\n"
+            assert git(remote, "diff", "--name-only", base, shown["branch"]).split() == [shown["prompt"]]
+        assert made.sql("SELECT agent_id, id FROM messages GROUP BY agent_id, id HAVING count(*) > 1") == []

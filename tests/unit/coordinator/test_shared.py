@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.agents.budget import Limit, TreeBudget
 from coordinator.cluster.limits import Minute, SharedLimits
+from coordinator.cluster.shared_files import MOST, SharedDirectory, SharedFiles
 from coordinator.cluster.shares import BudgetShares
 from coordinator.other_processes import lease
 from coordinator.store import Store
@@ -191,5 +192,55 @@ def test_a_minute_is_shared_and_the_next_one_begins_anew(stores: list[Store], ti
         assert not blocked.done()
         blocked.cancel()
         await asyncio.gather(blocked, *going, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_small_files_reach_every_machine_and_nothing_is_written_through_a_link(stores: list[Store], tmp_path: Path) -> None:
+    async def run() -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        one.mkdir()
+        first, second = SharedDirectory(stores[0], one, "scratch"), SharedDirectory(stores[1], two, "scratch")
+        (one / "deep").mkdir()
+        (one / "deep" / "a").write_text("a")
+        (one / "b").write_text("b")
+        (one / "big").write_bytes(b"x" * (MOST + 1))
+        (one / "link").symlink_to("/etc/passwd")
+        await first.exchange()
+        await second.exchange()
+        assert sorted(str(p.relative_to(two)) for p in two.rglob("*") if p.is_file()) == ["b", "deep/a"]
+
+        (two / "b").write_text("changed there")
+        (two / "deep" / "a").unlink()
+        await second.exchange()
+        await first.exchange()
+        assert (one / "b").read_text() == "changed there" and not (one / "deep" / "a").exists()
+        rows = stores[0].read(lambda conn: fleet.files_since(conn, stores[0].session_id, 0))
+        await first.exchange()
+        await second.exchange()
+        assert stores[0].read(lambda conn: fleet.files_since(conn, stores[0].session_id, 0)) == rows, "nothing goes to and fro"
+
+        (outside := tmp_path / "outside").mkdir()
+        (two / "deep").rmdir()
+        (two / "deep").symlink_to(outside)
+        (one / "deep" / "c").write_text("c")
+        await first.exchange()
+        await second.exchange()
+        assert list(outside.iterdir()) == []
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_moves_finds_its_long_results_and_no_others(stores: list[Store], tmp_path: Path) -> None:
+    async def run() -> None:
+        here, there = (SharedFiles(store, tmp_path / name / "scratch", tmp_path / name / "spill") for name, store in
+                       (("here", stores[0]), ("there", stores[1])))  # fmt: skip
+        for agent in ("a1", "a2"):
+            (place := tmp_path / "here" / "spill" / agent).mkdir(parents=True)
+            (place / "long.txt").write_text(f"the result of {agent}")
+            await here.exchange(agent)
+        await there.exchange("a1")
+        found = [str(path.relative_to(tmp_path / "there")) for path in (tmp_path / "there").rglob("*.txt")]
+        assert found == ["spill/a1/long.txt"]
 
     asyncio.run(run())
