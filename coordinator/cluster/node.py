@@ -18,9 +18,9 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.cluster.engine import BEAT, Engine
+from coordinator.cluster.engine import BEAT, POLL, Engine
 from coordinator.other_processes.foreign import ForeignChanges, Reactions
-from tasks import nodes, registry, sessions
+from tasks import leases, nodes, registry, sessions
 from tasks.db import Database
 from tasks.errors import DatabaseError, Fenced, NotFound, StoreError
 from tasks.nodes import NewNode
@@ -135,9 +135,12 @@ class Node:
     # ── one task ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self, task_id: str) -> None:
-        """Run the task until it has ended, or is another's; offered again if it was given back."""
-        if task_id in self._running:
-            return
+        """Run the task until it has ended, or is another's; offered again if it was given back. One that runs here already was
+        offered because this node was taken for dead: its offer stays open until that run is over, and a run that another node
+        took over ends now."""
+        while task_id in self._running:
+            await self._end_if_stale(task_id)
+            await asyncio.sleep(POLL)
         self._running.add(task_id)
         self._at_rest.clear()
         try:
@@ -150,6 +153,13 @@ class Node:
                 await asyncio.to_thread(self._say_alive)
             if not self._running:
                 self._at_rest.set()
+
+    async def _end_if_stale(self, task_id: str) -> None:
+        with suppress(DatabaseError):
+            task = await asyncio.to_thread(self._look, task_id)
+            guest = self._guests.get(task.session_id) if task is not None else None
+            if task is not None and guest is not None and task.attempt and task.owner != leases.this_owner():
+                await guest.parts.backend.stop(task_id, Cause.LOST)
 
     async def _run_once(self, task_id: str) -> None:
         task = await asyncio.to_thread(self._look, task_id)
