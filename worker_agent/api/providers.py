@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from worker_agent.api import addresses, errors_map
-from worker_agent.api.transport import IDLE_SECONDS, MAX_CONNECTIONS, Endpoint
+from worker_agent.api.transport import IDLE_SECONDS, MAX_CONNECTIONS, Body, Endpoint
 from worker_agent.config import Provider, provider_variables
 from worker_agent.errors import ErrorKind, ModelError
 
@@ -96,10 +96,10 @@ class ProviderTransport:
         except (anthropic.AnthropicError, ValueError) as error:
             raise ModelError(ErrorKind.AUTHENTICATION, f"{provider.title()} cannot be used: {error}") from error
 
-    async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> ProviderAnswer:
+    async def send(self, method: str, path: str, headers: Mapping[str, str], body: Body | None) -> ProviderAnswer:
         if path != "v1/messages" or body is None:
             raise ModelError(ErrorKind.NOT_FOUND, f"{self._provider.title()} does not serve {path}", status=404)
-        fields = orjson.loads(body)
+        fields = orjson.loads(b"".join(body))
         if self._provider is Provider.BEDROCK and fields["model"].startswith("claude-"):
             fields["model"] = f"anthropic.{fields['model']}"
         return await self._posted(fields, headers)
