@@ -70,6 +70,12 @@ def slopes(of: dict[int, list[Run]], count: int) -> list[float]:
     return [(many.cpu - one.cpu) / (many.requests - one.requests) * 1000 for one, many in pairs]
 
 
+def slope(of: dict[int, list[Run]], count: int) -> float:
+    """CPU ms a turn, by the medians of all rounds."""
+    few, many = middle([run.cpu for run in of[1]]), middle([run.cpu for run in of[count]])
+    return (many - few) / (middle([run.requests for run in of[count]]) - middle([run.requests for run in of[1]])) * 1000
+
+
 def table(rounds: Rounds, counts: Sequence[int], *, turns: int = 5, delay: float = 0.2) -> Iterator[str]:
     ideal = (turns + 3) * delay
     many = [count for count in counts if count > 1]
@@ -82,7 +88,7 @@ def table(rounds: Rounds, counts: Sequence[int], *, turns: int = 5, delay: float
         cells = [middle([r.start for r in ones]), middle([r.cpu for r in ones]), middle([r.memory for r in ones])]
         row = [f"{cells[0]:.2f}", f"{cells[1]:.2f}", f"{cells[2]:.0f}"]
         for count in many:
-            row += [f"{middle(slopes(of, count)):.2f}", f"{middle([r.wall / ideal for r in of[count]]):.2f}"]
+            row += [f"{slope(of, count):.2f}", f"{middle([r.wall / ideal for r in of[count]]):.2f}"]
             row.append(f"{middle([r.memory for r in of[count]]):.0f}")
         yield f"| {name} | {' | '.join(row)} |"
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from tasks.ids import TaskType
 from tasks.records import TaskRecord
-from tasks.reports import says_nothing
 from tasks.states import TaskStatus
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ def from_task(task: TaskRecord) -> Notification:
 
 
 def _summary(task: TaskRecord) -> str:
+    from tasks.reports import says_nothing  # its patterns take longer to make than a short command has
+
     subject = "Background command" if task.type is TaskType.LOCAL_BASH else "Agent"
     ending = f"{task.status}" if task.exit_code is None else f"{task.status} (exit code {task.exit_code})"
     empty = says_nothing(task.result or "") if subject == "Agent" and task.status is TaskStatus.COMPLETED else None
