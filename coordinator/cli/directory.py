@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from click.core import ParameterSource
 
 from coordinator.cli import config_files
 from coordinator.cli.context import Context
+from coordinator.cli.failures import Failure
+from coordinator.views.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from worker_agent.tools.trust import Trust
@@ -34,8 +37,38 @@ def user_config(cli: Context) -> Path:
 
 def defaults(cli: Context, cwd: Path, command: click.Command) -> config_files.Defaults:
     """The defaults that settings files give the flags of `command` in `cwd`."""
-    known = frozenset(str(p.name) for p in command.params if isinstance(p, click.Option) and p.name and p.expose_value)
-    return config_files.read(user_config(cli), cwd, known, lambda: trust_of(cli, cwd))
+    options = {str(p.name): p for p in command.params if isinstance(p, click.Option) and p.name and p.expose_value}
+    found = config_files.read(user_config(cli), cwd, frozenset(options), lambda: trust_of(cli, cwd))
+    for name, value in found.values.items():
+        if (wanted := _other_than(options[name], value)) is not None:
+            raise Failure(f"{found.origins[name]}: {name} must be {wanted}", ExitCode.USAGE)
+    return found
+
+
+def _other_than(option: click.Option, value: Any) -> str | None:
+    """What the value of a flag must be in a settings file, None where it is that. click itself reads what people type, and
+    takes numbers, lists and tables for text or fails at them."""
+    if option.multiple:
+        fits, wanted = all("\0" not in one for one in value), "a list of strings"  # `read` has seen that it is one
+    elif option.is_flag:
+        fits, wanted = isinstance(value, bool), "true or false"
+    elif isinstance(option.type, click.types.IntParamType):
+        fits, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+    elif isinstance(option.type, click.types.FloatParamType):
+        fits, wanted = _is_number(value), "a number"
+    elif option.type.name in ("duration", "tokens"):
+        fits, wanted = _is_number(value) or _is_text(value), "a number or a string"
+    else:
+        fits, wanted = _is_text(value), "a string"
+    return None if fits else wanted
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
 
 
 class ConfiguredCommand(click.Command):
