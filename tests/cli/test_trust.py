@@ -125,8 +125,8 @@ def test_an_agent_keeps_the_fences_it_was_trusted_with(tmp_path: Path) -> None:
     hooked = "---\nname: c\ndescription: x\nhooks:\n  Stop:\n    - hooks:\n        - {type: command, command: x}\n---\nbody"
     write(path.with_name("c.md"), hooked)
     found = agents.load(tmp_path, trust=trust)
-    assert set(found.by_name) == {"worker", "b"} and set(found.unusable) == {"a", "c"}
-    assert set(agents.load(tmp_path, trust=EVERYTHING).by_name) == {"worker", "a", "b", "c"}
+    assert set(found.by_name) == {*agents.builtin(), "b"} and set(found.unusable) == {"a", "c"}
+    assert set(agents.load(tmp_path, trust=EVERYTHING).by_name) == {*agents.builtin(), "a", "b", "c"}
 
 
 def test_an_agent_that_cannot_be_used_is_not_replaced_by_one_with_fewer_fences(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_an_agent_that_cannot_be_used_is_not_replaced_by_one_with_fewer_fences(t
         text = f"---\nname: {name}\ndescription: x\ndisallowedTools: [Bsah]\n---\nbody"
         write(tmp_path / f".claude/agents/{name}-here.md", text)
     found = agents.load(tmp_path, trust=EVERYTHING, user_dir=tmp_path / "home")
-    assert set(found.unusable) == {"r", "worker"} and not found.by_name
-    assert set(agents.load(tmp_path, trust=Trust(), user_dir=tmp_path / "home").by_name) == {"r", "worker"}
+    assert set(found.unusable) == {"r", "worker"} and found.by_name.keys() == agents.builtin().keys() - {"worker"}
+    assert set(agents.load(tmp_path, trust=Trust(), user_dir=tmp_path / "home").by_name) == {*agents.builtin(), "r"}
 
 
 def test_an_added_directory_is_trusted_or_not_on_its_own(tmp_path: Path) -> None:
@@ -145,9 +145,13 @@ def test_an_added_directory_is_trusted_or_not_on_its_own(tmp_path: Path) -> None
     for place in (mine, theirs):
         write(place / ".claude/agents/x.md", f"---\nname: {place.name}\ndescription: x\n---\nbody")
     store.trust(mine)
-    assert set(agents.load(mine, trust=store.of(mine, theirs), add_dirs=(theirs,)).by_name) == {"worker", "mine"}
+    assert set(agents.load(mine, trust=store.of(mine, theirs), add_dirs=(theirs,)).by_name) == {*agents.builtin(), "mine"}
     store.trust(theirs)
-    assert set(agents.load(mine, trust=store.of(mine, theirs), add_dirs=(theirs,)).by_name) == {"worker", "mine", "theirs"}
+    assert set(agents.load(mine, trust=store.of(mine, theirs), add_dirs=(theirs,)).by_name) == {
+        *agents.builtin(),
+        "mine",
+        "theirs",
+    }
     assert not store.of(tmp_path, mine).trusted
 
 
