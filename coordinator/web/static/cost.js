@@ -29,7 +29,7 @@ export function cost({ store, args }) {
     const most = Math.max(...rows.map((row) => row.cost_usd ?? 0), 1e-9);
     const sum = (name) => rows.reduce((total, row) => total + (row[name] ?? 0), 0);
     const unknown = rows.some((row) => row.cost_usd === null);
-    const columns = [by, "Calls", "Input", "Cache write", "Cache read", "Output", "Cost"];
+    const columns = [by[0].toUpperCase() + by.slice(1), "Calls", "Input", "Cache write", "Cache read", "Output", "Cost"];
     const body = rows.slice(0, ROWS).map((row) => {
       const bar = h("span", { class: "bar", "aria-hidden": "true" });
       bar.style.width = `${((row.cost_usd ?? 0) / most) * 100}%`;
