@@ -61,6 +61,7 @@ def test_a_person_watches_approves_and_kills_and_hostile_text_is_only_text(progr
         seed.say(worker.agent_id, {"type": "text", "text": "y" * MEBIBYTE}, task_id=worker.id)
         call = asked(seed, f"touch '{EVIL}'", worker)
         with opened(page_server) as page:
+            page.wait_for_selector("article.ask")
             assert page.locator("#waiting").inner_text() == "▲ 1 waiting"
             assert "<script>" in page.locator("article.ask pre").inner_text()
             page.get_by_role("button", name="Approve").click()
