@@ -166,7 +166,11 @@ def main() -> None:
     few = min(3, options.pairs)
     parts = (of_commands(options.pairs), of_latencies(few), of_waiting(few), of_transcripts(options.pairs))
     for part in (*parts, of_a_long_conversation(few), of_a_thousand()):
-        figures += part
+        try:
+            for figure in part:
+                figures.append(figure)
+        except RuntimeError as error:  # a run that failed costs its own figure, not those after it
+            tables.append(f"Not measured: {str(error)[:300]}")
         print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
         show()
     if options.peers:
