@@ -95,6 +95,10 @@ class Connection:
         """The time by the server's clock, which is one for all machines; of a file, that of its only machine."""
         return self.clock() if self._spec.is_sqlite else float(self.value("SELECT extract(epoch FROM clock_timestamp())"))
 
+    def time_of(self, now: float) -> float:
+        """What machines take for `now`, a time by this one's clock: of a server its own time, since their clocks differ."""
+        return now if self._spec.is_sqlite else self.server_time()
+
     @contextmanager
     def transaction(self, *, reading: bool = False) -> Iterator[None]:
         """Committed at the end, rolled back after an exception, and always where it was for `reading`."""

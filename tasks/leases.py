@@ -34,7 +34,7 @@ def acquire(conn: Connection, session_id: str, owner: Owner, now: float, ttl: fl
     row = conn.row(f"SELECT {SESSION.columns} FROM sessions WHERE id = :id{conn.updating}", id=session_id)
     if row is None:
         raise NotFound(f"no session {session_id}")
-    session = SESSION(row)
+    session, now = SESSION(row), conn.time_of(now)
     if not _free(session, owner, now):
         raise Owned(session_id, session.owner)
     fence = session.fence + 1
@@ -54,6 +54,7 @@ def _free(session: SessionRecord, owner: Owner, now: float) -> bool:
 
 def renew(conn: Connection, session_id: str, fence: int, now: float, ttl: float = TTL) -> None:
     """A heartbeat. Raises `Fenced`."""
+    now = conn.time_of(now)
     lease = {"heartbeat_at": now, "lease_expires_at": now + ttl}
     if conn.set("sessions", lease, f"{_MINE} AND owner_pid IS NOT NULL", session_id=session_id, of_fence=fence) != 1:
         raise Fenced(f"session {session_id} has another owner by now")

@@ -125,7 +125,7 @@ def _mark(conn: Connection, ids: Sequence[str], by: str) -> list[_Marked]:
             continue
         task = registry.get(conn, id)
         if task.session_id not in lives:
-            lives[task.session_id] = _owner_lives(sessions.get(conn, task.session_id))
+            lives[task.session_id] = _owner_lives(conn, task.session_id)
         done = registry.kill(conn, id, by=by, notify=True, end_reason=f"killed by {by}")
         marked[id] = _Marked(task, root, done.changed, len(done.undelivered), lives[task.session_id])
         queue += [(child.id, root) for child in registry.live(conn, task.session_id) if child.parent_id == id]
@@ -148,7 +148,7 @@ def kill_session(db: Database, session_id: str, *, by: str = "user", grace: floa
     session = db.read(lambda conn: sessions.get(conn, session_id))
     if session.status is SessionStatus.ENDED:
         return SessionReport(session_id, False)
-    if _owner_lives(session):
+    if db.read(lambda conn: _owner_lives(conn, session_id)):
         _send_away(db, session, ANSWER_BOUND + 2 * grace)
     live = db.read(lambda conn: registry.live(conn, session_id))
 
@@ -170,12 +170,12 @@ def _send_away(db: Database, session: SessionRecord, bound: float) -> None:
         os.kill(owner.pid, signal.SIGTERM)
     until = time.monotonic() + bound
     with Watcher(db) as watcher:
-        while time.monotonic() < until and _owner_lives(db.read(lambda conn: sessions.get(conn, session.id))):
+        while time.monotonic() < until and db.read(lambda conn: _owner_lives(conn, session.id)):
             watcher.changed(LOOK)
 
 
-def _owner_lives(session: SessionRecord) -> bool:
-    return not leases.is_gone(session.owner, session.lease_expires_at, time.time(), leases.this_host())
+def _owner_lives(conn: Connection, session_id: str) -> bool:
+    return not sessions.owner_gone(sessions.get(conn, session_id), conn.time_of(time.time()))
 
 
 def _await_owners(db: Database, waiting: set[str], since: int, bound: float) -> dict[str, Sequence[str]]:

@@ -32,7 +32,7 @@ class Owners:
 
     def __init__(self, conn: Connection, now: float) -> None:
         self._conn = conn
-        self._now = now
+        self._now = conn.time_of(now)
         self._sessions: dict[str, SessionRecord] = {}
 
     def gone(self, session_id: str) -> bool:
@@ -109,7 +109,7 @@ def sessions_in(conn: Connection, found: Sequence[SessionRecord], now: float) ->
     named, ids = among("id", [one.id for one in found]) if len(found) <= NAMED_AT_MOST else ("1 = 1", {})
     rows = conn.rows(f"SELECT {', '.join(SUMS)} FROM v_sessions WHERE {named}", **ids)
     sums = {row[0]: dict(zip(SUMS[1:], row[1:], strict=True)) for row in rows}
-    asking, resting = _asking(conn), _resting(conn, found)
+    asking, resting, now = _asking(conn), _resting(conn, found), conn.time_of(now)
     shown = [session_json(one) | {"driven": not sessions.owner_gone(one, now)} | sums.get(one.id, {}) for one in found]
     return [one | {"state": session_state(one, one["id"] in asking, one["id"] in resting)} for one in shown]
 

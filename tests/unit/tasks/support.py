@@ -98,6 +98,11 @@ def own_session(db: Database, clock: ManualClock) -> Store:
     return Store(db, clock, session_id, owner, fence)
 
 
+def run_out(store: Store) -> None:
+    """The lease of the session's owner ends now, by whichever clock."""
+    store.write(lambda conn: conn.set("sessions", {"lease_expires_at": 0.0}, "id = :of", of=store.session_id))
+
+
 def message(id: str, **changes: Any) -> MessageRecord:
     fields = {"id": id, "role": "user", "kind": "prompt", "content": '[{"type":"text","text":"hi"}]', "at": 1.0}
     return MessageRecord(**(fields | changes))

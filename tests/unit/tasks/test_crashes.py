@@ -114,6 +114,7 @@ def test_an_owner_that_was_frozen_past_its_lease_cannot_write_when_it_wakes(path
     assert session.lease_expires_at is not None
     with pytest.raises(Owned, match=f"process {process.pid} "):
         db.write(lambda conn: leases.acquire(conn, "s1", owner, session.lease_expires_at - 1))
+    db.write(lambda conn: conn.set("sessions", {"lease_expires_at": 0.0}, "id = 's1'"))  # by whichever clock
     db.write(lambda conn: leases.acquire(conn, "s1", owner, session.lease_expires_at + 1))
     process.send_signal(signal.SIGCONT)
     out, err = process.communicate("go\n", timeout=30)

@@ -8,7 +8,7 @@ from tasks import leases, registry, sessions
 from tasks.errors import Fenced, NotFound, Owned
 from tasks.leases import is_gone, this_host, this_owner
 from tasks.records import Owner
-from tests.unit.tasks.support import Store, start_python
+from tests.unit.tasks.support import Store, on_sqlite, run_out, start_python
 
 FAR = Owner(7, 1.0, "another-host")
 
@@ -20,6 +20,7 @@ def test_a_session_has_one_owner_at_a_time_and_the_refusal_names_it(store: Store
 
 
 def test_every_new_owner_has_a_higher_fence_and_the_old_one_cannot_write(store: Store) -> None:
+    run_out(store)
     fence = store.write(leases.acquire, store.session_id, FAR, store.clock() + leases.TTL)
     assert fence > store.fence
     store.read(leases.check, store.session_id, fence)
@@ -29,6 +30,7 @@ def test_every_new_owner_has_a_higher_fence_and_the_old_one_cannot_write(store: 
     assert not store.write(leases.release, store.session_id, store.fence)
 
 
+@on_sqlite  # whose clock a test can move
 def test_a_renewed_lease_is_not_up_for_taking(store: Store) -> None:
     store.write(leases.renew, store.session_id, store.fence, store.clock.now + 9)
     with pytest.raises(Owned):
@@ -66,6 +68,7 @@ def test_an_unknown_session_is_named(store: Store) -> None:
 
 def test_pending_tasks_come_along_with_a_new_owner(store: Store) -> None:
     task = store.task()
+    run_out(store)
     fence = store.write(leases.acquire, store.session_id, FAR, store.clock() + 60)
     assert store.read(registry.get, task.id).fence == fence
 

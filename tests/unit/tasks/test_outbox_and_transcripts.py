@@ -4,7 +4,7 @@ from tasks import agents, leases, outbox, registry, sessions, transcripts
 from tasks.errors import Fenced, NotFound
 from tasks.records import DeliveryKind, DeliveryStatus, Owner, StepRecord
 from tasks.states import TaskStatus
-from tests.unit.tasks.support import Store, message
+from tests.unit.tasks.support import Store, message, run_out
 
 
 def append(store: Store, *rows: object, consumed: tuple[str, ...] = (), agent_id: str | None = None) -> None:
@@ -69,6 +69,7 @@ def test_a_whole_message_supersedes_its_parts(store: Store) -> None:
 
 def test_a_fenced_owner_stores_nothing_and_consumes_nothing(store: Store) -> None:
     task_id = ended_task(store)
+    run_out(store)
     store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
     with pytest.raises(Fenced):
         append(store, message("m1"), consumed=(outbox.notification_id(task_id),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from alembic.migration import MigrationContext
 
 from tasks import agents, events, leases, ledger, models, outbox, registry, sessions, transcripts
 from tasks.db import Database, DatabaseError
-from tasks.errors import Ambiguous, Fenced
+from tasks.errors import Ambiguous, Fenced, Owned
 from tasks.migrating import connected
 from tasks.records import Ended, Owner, StepRecord
 from tasks.states import TaskStatus
@@ -22,7 +23,7 @@ from tasks.watch import Watcher
 from tasks.writer import Writer
 from tests.support.postgres import server
 from tests.support.skips import needs_postgres
-from tests.unit.tasks.support import ManualClock, Store, message, own_session
+from tests.unit.tasks.support import ManualClock, Store, message, open_server_store, own_session, run_out
 
 pytestmark = needs_postgres
 
@@ -116,6 +117,7 @@ def test_a_run_and_its_notification_are_told_once(store: Store) -> None:
 def test_a_fenced_owner_writes_nothing(store: Store) -> None:
     task = store.task()
     attempt = store.claim(task)
+    run_out(store)
     store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
     assert not store.write(registry.finish, task.id, attempt, Ended(status=TaskStatus.KILLED, result=None, end_reason="x"))
     with pytest.raises(Fenced):
@@ -234,3 +236,18 @@ def test_many_threads_of_read_modify_write_lose_none(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert store.db.read(lambda conn: conn.value("SELECT fence FROM sessions")) == 100 + store.fence
+
+
+@pytest.mark.parametrize("skew", [-300.0, 300.0])
+def test_a_lease_goes_by_the_servers_clock_whatever_that_of_a_machine_says(skew: float) -> None:
+    """A process on another machine, whose clock is five minutes off, neither takes a session that is driven nor shows it as
+    left alone; nor does the lease of one whose own clock is off look lost."""
+    store = open_server_store()
+    elsewhere = Owner(pid=1, started_at=1.0, host="elsewhere")
+    fence = store.write(leases.acquire, store.session_id, store.owner, time.time() + skew)
+    store.write(leases.renew, store.session_id, fence, time.time() + skew)
+    with pytest.raises(Owned):
+        store.write(leases.acquire, store.session_id, elsewhere, time.time() - skew)
+    held = store.read(sessions.get, store.session_id)
+    assert held.lease_expires_at is not None and abs(held.lease_expires_at - store.read(lambda conn: conn.server_time())) < 60
+    store.db.close()

@@ -9,7 +9,7 @@ from tasks.ids import TaskType
 from tasks.records import Attempt, DeliveryStatus, Ended, NewTask, Owner, TaskRecord
 from tasks.registry import KillOutcome, TaskFilter
 from tasks.states import TaskStatus
-from tests.unit.tasks.support import Store
+from tests.unit.tasks.support import Store, run_out
 
 END = Ended(status=TaskStatus.COMPLETED, result="done", end_reason="completed")
 
@@ -97,6 +97,7 @@ def test_a_later_attempt_ends_the_right_of_the_earlier_to_write(store: Store) ->
 def test_a_later_owner_of_the_session_ends_the_right_of_the_earlier_to_write(store: Store) -> None:
     task = store.task()
     attempt = store.claim(task)
+    run_out(store)
     store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
     figures = {"tool_uses": 9, "input_tokens": 9, "output_tokens": 9, "cost_usd": 9.0, "activities": ["late"]}
     assert not store.write(registry.progress, task.id, attempt=attempt, **figures)
@@ -113,6 +114,7 @@ def test_a_new_owner_may_fail_a_pending_task_and_take_over_a_running_one(store: 
     pending, running = store.task(), store.task()
     store.claim(running)
     new = Owner(1, 0.0, "elsewhere")
+    run_out(store)
     fence = store.write(leases.acquire, store.session_id, new, store.clock() + 60)
     assert store.write(registry.finish, pending.id, 0, replace(END, status=TaskStatus.FAILED))
     assert store.write(registry.claim, running.id, owner=new, fence=fence) == 2
@@ -138,6 +140,7 @@ def test_other_writes_of_a_run_can_be_guarded_in_their_transaction(store: Store)
     guarded(task.id, again)
     attempt_of_killed = store.claim(killed)
     store.write(registry.kill, killed.id, by="x", notify=True, end_reason="killed")
+    run_out(store)
     store.write(leases.acquire, store.session_id, Owner(1, 0.0, "elsewhere"), store.clock() + 60)
     for stale in ((task.id, again), (killed.id, attempt_of_killed), ("nothing", 1)):
         with pytest.raises(Fenced):
