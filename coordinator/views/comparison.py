@@ -60,7 +60,7 @@ def _same(task: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _of(task: Shown) -> Shown:
-    kept = ("id", "name", "description", "agent", "status", "duration_ms", "tool_uses", "total_tokens", "cost_usd")
+    kept = ("id", "type", "name", "description", "agent", "status", "duration_ms", "tool_uses", "total_tokens", "cost_usd")
     return {name: task[name] for name in kept}
 
 
