@@ -134,11 +134,12 @@ def test_a_database_that_is_deleted_while_in_use_is_said(program: Program, outpu
 def test_a_signal_at_any_early_moment_is_no_traceback(program: Program, number: signal.Signals, code: ExitCode) -> None:
     """From the moment at which Python has begun with our code: its own start cannot be caught."""
     for delay in (0.0, 0.05, 0.1, 0.2, 0.4):
-        process = program.start("run", "goal", "--offline")
-        until(lambda pid=process.pid: b"coordinator" in Path(f"/proc/{pid}/maps").read_bytes() or begun(pid))
-        time.sleep(delay)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        with FakeAPI(message(text("begun", Gate(), "never"))) as api:  # so that the run has not ended before a late signal
+            process = start(program, api, "run", "goal")
+            until(lambda pid=process.pid: b"coordinator" in Path(f"/proc/{pid}/maps").read_bytes() or begun(pid))
+            time.sleep(delay)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=20)
         assert process.returncode == code, (delay, err)
         assert "Traceback" not in err
 
