@@ -189,6 +189,7 @@ def test_our_packages_come_first_whatever_else_has_their_names(program: Program)
     assert ran.code == ExitCode.DONE and "tasks/__init__.py:1" in ran.out
     ran = program("ps", "--all", PYTHONPATH=".")
     assert (ran.code, ran.out.count("completed")) == (ExitCode.DONE, 5)
+    assert "`coordinator ps --all`" in program("tasks", "list").err, "they have ended: where they are is said"
 
 
 def test_every_option_of_a_run_is_a_flag_with_a_variable_of_its_own() -> None:

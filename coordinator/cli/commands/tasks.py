@@ -39,8 +39,15 @@ def list_tasks(
         cli.console.text("".join(f"{row['id']}\n" for row in rows))
     elif rows:
         cli.console.grid(render.task_grid(rows))
-    else:
+    elif everything or within or not _any_ended(cli, status):
         cli.console.note("no tasks")
+    else:
+        cli.console.note("no tasks of sessions that run; `coordinator ps --all` lists those of ended ones, too")
+
+
+def _any_ended(cli: Context, status: Sequence[str]) -> bool:
+    """Whether `--all` would show something: who looks after a run has ended is told where its tasks are."""
+    return bool(cli.database.read(lambda conn: listed_tasks(conn, cli.now(), everything=True, statuses=status, limit=1)))
 
 
 @click.command("show", help="Show tasks with prompt, result, worktree and last activities; or sessions.")
