@@ -8,13 +8,14 @@ read back by this program: a full disk costs the file, not the agent.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from coordinator.views.messages import answer
 from worker_agent.messages import WIRE_KINDS, Message
 from worker_agent.redaction import in_json
 
@@ -62,29 +63,9 @@ def _lines(message: Message) -> Iterator[Line]:
     blocks = [dict(block) for block in message.content if block.get("type") not in _HIDDEN]
     if message.role == "assistant":
         for number, block in enumerate(blocks):
-            yield {"type": "assistant", "message": _answer(message, block), "id": f"{message.id}/{number}", **common}
+            yield {"type": "assistant", "message": answer(message, [block]), "id": f"{message.id}/{number}", **common}
         return
     typed = message.kind == "prompt" and all(block.get("type") == "text" for block in blocks)
     content = "\n\n".join(block["text"] for block in blocks) if typed else blocks
     said = {"isMeta": True} if message.meta and message.kind != "tool_results" else {}
     yield {"type": "user", "message": {"role": "user", "content": content}, "id": message.id, **said, **common}
-
-
-def _answer(message: Message, block: Mapping[str, Any]) -> Line:
-    usage = message.usage
-    body: Line = {
-        "id": message.response_id or message.id,
-        "type": "message",
-        "role": "assistant",
-        "model": message.model,
-        "content": [block],
-        "stop_reason": message.stop_reason,
-    }
-    if usage:
-        body["usage"] = {
-            "input_tokens": usage.input,
-            "cache_creation_input_tokens": usage.cache_write_5m + usage.cache_write_1h,
-            "cache_read_input_tokens": usage.cache_read,
-            "output_tokens": usage.output,
-        }
-    return body

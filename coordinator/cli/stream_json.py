@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from coordinator.views.messages import answer
 from worker_agent.events import Event, MessageAdded, Notice, TextDelta, ThinkingDelta, Tombstone, ToolProgress, TransitionTaken
 from worker_agent.messages import WIRE_KINDS, Message
 
@@ -140,23 +141,7 @@ class StreamJson:
 
 
 def _assistant(message: Message) -> Line:
-    usage = message.usage
-    body: Line = {
-        "id": message.response_id or message.id,
-        "type": "message",
-        "role": "assistant",
-        "model": message.model,
-        "content": [dict(block) for block in message.content],
-        "stop_reason": message.stop_reason,
-    }
-    if usage:
-        body["usage"] = {
-            "input_tokens": usage.input,
-            "cache_creation_input_tokens": usage.cache_write_5m + usage.cache_write_1h,
-            "cache_read_input_tokens": usage.cache_read,
-            "output_tokens": usage.output,
-        }
-    return {"type": "assistant", "message": body, "uuid": message.id}
+    return {"type": "assistant", "message": answer(message, [dict(block) for block in message.content]), "uuid": message.id}
 
 
 def _user(message: Message) -> Line:

@@ -1,4 +1,4 @@
-"""Messages of a transcript as values: the documented object, and the parts that a person reads."""
+"""Messages of a transcript as values: the documented object, an answer as the API gives it, and the parts that a person reads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import orjson
 
 from coordinator.views.values import iso
 from tasks.records import MessageRecord
+from worker_agent.messages import Message
 
 
 def message_json(row: MessageRecord) -> dict[str, Any]:
@@ -24,6 +25,26 @@ def message_json(row: MessageRecord) -> dict[str, Any]:
         "content": orjson.loads(row.content),
         **row.extra,
     }
+
+
+def answer(message: Message, content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An answer, or with a part of its `content` a part of it, in the shape of the Messages API."""
+    value: dict[str, Any] = {
+        "id": message.response_id or message.id,
+        "type": "message",
+        "role": "assistant",
+        "model": message.model,
+        "content": content,
+        "stop_reason": message.stop_reason,
+    }
+    if usage := message.usage:
+        value["usage"] = {
+            "input_tokens": usage.input,
+            "cache_creation_input_tokens": usage.cache_write_5m + usage.cache_write_1h,
+            "cache_read_input_tokens": usage.cache_read,
+            "output_tokens": usage.output,
+        }
+    return value
 
 
 def parts(row: MessageRecord) -> Iterator[tuple[str, str]]:
