@@ -15,7 +15,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,6 +97,58 @@ async def compact_session(
         return await session.compact(instructions)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Brought:
+    """What this process brings to a session, whoever owns that. `stack` closes what is opened for it."""
+
+    settings: Settings  # of options and environment alone
+    clock: Clock
+    observer: Observer
+    client: ModelClient
+    limiter: Limiter
+    stack: AsyncExitStack
+    problem: str | None  # why something that was asked for is not there
+
+    def given(self, options: RunOptions, ground: Ground, database: Database, session_id: str, fence: int) -> Given:
+        """With the store as this process may write it, and what wakes whom."""
+        wakes, owner = Wakes(), leases.this_owner()
+        writer = Writer(database, wakes.elsewhere)
+        self.stack.callback(writer.close)
+        set_subreaper()
+        return Given(
+            options=options,
+            ground=ground,
+            store=Store(database, writer, session_id, owner, self.clock, fence, failed=wakes.failed),
+            wakes=wakes,
+            observer=self.observer,
+            client=redacting(self.client, ground.redact),
+            limiter=self.limiter,
+            stack=self.stack,
+        )
+
+
+async def _brought(
+    options: RunOptions,
+    observer: Observer,
+    stack: AsyncExitStack,
+    client: ModelClient | None = None,
+    clock: Clock | None = None,
+    *,
+    owns: bool = True,
+) -> _Brought:
+    """`client` and `clock` are made where none is given; `owns`: the session is this process's own. Raises `Credentials`,
+    `ConfigError`."""
+    settings, clock = options.effective(), clock or SystemClock()
+    limiter = Limiter(clock, random.Random())
+    observer, problem = await _traced(observer, clock, stack, owns=owns)
+    if client is None:
+        client = make_client(options, settings, clock, limiter)
+        stack.push_async_callback(client.close)
+    return _Brought(
+        settings=settings, clock=clock, observer=observer, client=client, limiter=limiter, stack=stack, problem=problem
+    )
+
+
 @asynccontextmanager
 async def _opened(
     options: RunOptions,
@@ -106,25 +158,18 @@ async def _opened(
     clock: Clock | None,
 ) -> AsyncIterator[Session]:
     """The session, driven by this process; everything that was opened for it is closed after it."""
-    clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
-        settings = options.effective()
-        limiter = Limiter(clock, random.Random())
-        observer, problem = await _traced(observer, clock, stack)
-        if client is None:
-            client = make_client(options, settings, clock, limiter)
-            stack.push_async_callback(client.close)
+        brought = await _brought(options, observer, stack, client, clock)
         database = await asyncio.to_thread(open_database, options)
         stack.callback(database.close)
-        session = await _open(options, settings, database, observer, client, limiter, approver, clock, stack)
-        if problem is not None:
-            observer(Observed(session.parts.store.session_id, None, Notice(NoticeKind.CONFIG, problem)))
+        session = await _open(options, brought, database, approver)
+        if brought.problem is not None:
+            brought.observer(Observed(session.parts.store.session_id, None, Notice(NoticeKind.CONFIG, brought.problem)))
         yield session
 
 
-async def _traced(observer: Observer, clock: Clock, stack: AsyncExitStack, *, owns: bool = True) -> tuple[Observer, str | None]:
-    """`observer` with OpenTelemetry beside it, where that is asked for; and why it is not there. `owns`: the session is this
-    process's own."""
+async def _traced(observer: Observer, clock: Clock, stack: AsyncExitStack, *, owns: bool) -> tuple[Observer, str | None]:
+    """`observer` with OpenTelemetry beside it, where that is asked for; and why it is not there."""
     if not tracing.is_asked_for():
         return observer, None
     try:
@@ -140,38 +185,10 @@ async def enter(
 ) -> Parts:
     """The parts of a session of which another process is the owner, so that workers of it can run here: nothing of it is
     owned. `holder` is as whom it has a share of what processes share. Raises `ConfigError`."""
-    clock, settings = SystemClock(), options.effective()
-    observer, _ = await _traced(observer, clock, stack, owns=False)
-    limiter = Limiter(clock, random.Random())
-    client = make_client(options, settings, clock, limiter)
-    stack.push_async_callback(client.close)
-    ground = stand_on(options, settings, options.cwd, record.id, client)
-    wakes = Wakes()
-    store = _store(database, record.id, clock, record.fence, wakes, stack)
-    return await compose(
-        Given(
-            options=options,
-            settings=ground.settings,
-            ground=ground,
-            store=store,
-            wakes=wakes,
-            observer=observer,
-            client=redacting(client, ground.redact),
-            limiter=limiter,
-            stack=stack,
-            is_guest=True,
-            holder=holder,
-        )
-    )
-
-
-def _store(database: Database, session_id: str, clock: Clock, fence: int, wakes: Wakes, stack: AsyncExitStack) -> Store:
-    store = Store(
-        database, Writer(database, wakes.elsewhere), session_id, leases.this_owner(), clock, fence, failed=wakes.failed
-    )
-    stack.callback(store.writer.close)
-    set_subreaper()
-    return store
+    brought = await _brought(options, observer, stack, owns=False)
+    ground = stand_on(options, brought.settings, options.cwd, record.id, brought.client)
+    given = brought.given(options, ground, database, record.id, record.fence)
+    return await compose(replace(given, is_guest=True, holder=holder))
 
 
 def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: Limiter) -> ModelClient:
@@ -194,48 +211,26 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: 
     return client
 
 
-async def _open(
-    options: RunOptions,
-    settings: Settings,
-    database: Database,
-    observer: Observer,
-    client: ModelClient,
-    limiter: Limiter,
-    approver: Approver | None,
-    clock: Clock,
-    stack: AsyncExitStack,
-) -> Session:
+async def _open(options: RunOptions, brought: _Brought, database: Database, approver: Approver | None) -> Session:
     """Everything that can be refused is read and checked before a session is made, or taken over: what is refused has
     changed nothing."""
     earlier = database.read(lambda conn: earlier_session(conn, options))
     goes_on = earlier is not None and not options.fork_session
     session_id = earlier.id if earlier and goes_on else options.session_id or new_session_id()
-    ground = stand_on(options, settings, Path(earlier.cwd) if earlier else options.cwd.absolute(), session_id, client)
-    carrier = await _carrier(options, database, stack)
+    cwd = Path(earlier.cwd) if earlier else options.cwd.absolute()
+    ground = stand_on(options, brought.settings, cwd, session_id, brought.client)
+    carrier = await _carrier(options, database, brought.stack)
     if carrier is not None:
-        options = await _with_workspace(options, earlier, ground, session_id, observer)
+        options = await _with_workspace(options, earlier, ground, session_id, brought.observer)
     options = replace(options, prompt=ground.redact(options.prompt) if options.prompt else options.prompt)
     record = database.write(lambda conn: choose_session(conn, options, ground.settings.model, earlier, session_id))
-    wakes = Wakes()
-    fence = lease.acquire(database, record.id, leases.this_owner(), clock)
-    store = _store(database, record.id, clock, fence, wakes, stack)
+    fence = lease.acquire(database, record.id, leases.this_owner(), brought.clock)
+    given = brought.given(options, ground, database, record.id, fence)
+    given = replace(given, approver=approver, carrier=carrier, holder=fleet.OWNER if carrier is not None else None)
+    store = given.store
     try:
         if goes_on:
             await Processes(store, servers_of(store.session_id)).end_recorded()
-        given = Given(
-            options=options,
-            settings=ground.settings,
-            ground=ground,
-            store=store,
-            wakes=wakes,
-            observer=observer,
-            client=redacting(client, ground.redact),
-            limiter=limiter,
-            stack=stack,
-            approver=approver,
-            carrier=carrier,
-            holder=fleet.OWNER if carrier is not None else None,
-        )
         session = Session(options, record, await compose(given))
         if earlier is not None:
             await store.write(lambda conn: keep_fences(conn, record, options))

@@ -74,7 +74,6 @@ class Given:
     terminal, if there is one; `stack` closes what is begun here; `carrier` takes workers to nodes."""
 
     options: RunOptions
-    settings: Settings
     ground: Ground
     store: Store
     wakes: Wakes
@@ -86,6 +85,10 @@ class Given:
     carrier: Engine | None = None
     is_guest: bool = False  # of a session that another process drives
     holder: str | None = None  # as whom it has a share of what processes share; None: no other works on the session
+
+    @property
+    def settings(self) -> Settings:
+        return self.ground.settings
 
     def notice(self, kind: NoticeKind, text: str) -> None:
         self.observer(Observed(self.store.session_id, None, Notice(kind, self.ground.redact(text))))
