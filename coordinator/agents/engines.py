@@ -31,6 +31,7 @@ from coordinator.runs.background import Shells
 from coordinator.runs.processes import Processes
 from coordinator.runs.workers import Worker, WorkerParts, book
 from coordinator.store import Store
+from tasks import registry
 from tasks.records import Attempt, TaskRecord
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
@@ -248,6 +249,7 @@ class EngineFactory:
             effort=effort,
             deadline=self.deadline,
             top=top,
+            awaits=partial(_awaits, self.store, task_id or self.store.session_id),
             clock=self.store.clock,
         )
         context = AgentContext(
@@ -335,3 +337,9 @@ def _telling(hooks: HookRunner) -> AfterCompact:
         await hooks.post_compact("manual" if trigger == "manual" else "auto", summary)
 
     return after_compact
+
+
+def _awaits(store: Store, parent: str) -> bool:
+    """Whether a task that `parent` (a task, or the session itself) began works towards a report."""
+    live = store.read(lambda conn: registry.live(conn, store.session_id))
+    return any(task.parent_id == parent and task.reports for task in live)

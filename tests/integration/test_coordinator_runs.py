@@ -539,3 +539,32 @@ def test_the_coordinator_is_told_what_was_denied_to_a_worker_and_of_a_report_tha
     assert (empty.denied, empty.summary) == (
         None, 'Agent "do look" completed, but its report says nothing: it only announces what it would do',
     )  # fmt: skip
+
+
+def test_a_coordinator_is_not_urged_while_its_workers_run_and_goes_on_towards_its_target_when_they_have_reported(
+    bench: Bench,
+) -> None:
+    gate = Gate()
+
+    def boss(request: Any) -> Any:
+        if request.turns == 0:
+            return message("starting", spawn("one"), usage={"output_tokens": 300})
+        answer = "waiting" if not notified(request) else "more"
+        return message(answer, usage={"output_tokens": 300 if answer == "waiting" else 700})
+
+    def on_event(observed: Any) -> None:
+        if observed.task_id is None and isinstance(observed.event, Result):
+            gate.open()  # the worker ends after the coordinator has ended its turn
+
+    bench.on_event = on_event
+    with FakeAPI(fleet(boss, message(text(gate, "report")))) as api:
+        outcome = bench.run(api, "look into it +2k")
+    assert outcome.exit_code is ExitCode.DONE
+    said = [
+        event.message.text
+        for event in (seen.event for seen in bench.seen if seen.task_id is None)
+        if isinstance(event, MessageAdded)
+    ]
+    urged = [text for text in said if "of the 2,000 tokens" in text]
+    assert len(urged) == 1 and "1,300 of the 2,000 tokens" in urged[0], urged
+    assert said.index(urged[0]) > next(i for i, text in enumerate(said) if "<task-notification>" in text)

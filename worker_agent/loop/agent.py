@@ -43,6 +43,7 @@ class Agent:
     effort: str | None = None
     deadline: float | None = None
     top: bool = True
+    awaits: Callable[[], bool] = field(default=lambda: False)  # whether something it began still runs that will report to it
     clock: Clock = field(default_factory=SystemClock)
     rng: random.Random = field(default_factory=random.Random)
 

@@ -17,7 +17,7 @@ from worker_agent.tools.base import AbortSignal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryParams:
     """One run of the loop of an `agent`. `messages` is the history, its newest message the one to answer; `max_turns`
-    counts model calls whose tools ran."""
+    counts model calls whose tools ran; `tokens_used` of the target `token_budget` were spent before this run."""
 
     agent: Agent
     context: ContextPort
@@ -25,6 +25,7 @@ class QueryParams:
     abort: AbortSignal = field(default_factory=AbortSignal)
     max_turns: int | None = None
     token_budget: int | None = None
+    tokens_used: int = 0
     output_schema: dict[str, Any] | None = None
 
     def caller(self, *, stops: bool = True) -> Caller:

@@ -23,7 +23,7 @@ from worker_agent.loop.decide import GoOn, Stop, decide
 from worker_agent.loop.model_turn import ModelTurn, Overloads
 from worker_agent.loop.params import QueryParams
 from worker_agent.loop.reasons import ContinueReason, TerminalReason
-from worker_agent.loop.state import State, Terminal
+from worker_agent.loop.state import BudgetProgress, State, Terminal
 from worker_agent.loop.stop import count_output, end_turn, ended, interrupted
 from worker_agent.loop.tool_turn import ToolTurn
 from worker_agent.messages import Message
@@ -46,7 +46,8 @@ async def query(params: QueryParams, overloads: Overloads | None = None) -> Asyn
     more), or the cancellation of the caller; whatever was begun is ended first."""
     overloads = overloads or Overloads(OverloadCounter(params.agent.settings.retry.overloads_before_fallback))
     model = overloads.model(params.agent.model, params.agent.clock.monotonic())
-    state = State(messages=params.messages, tool_context=params.agent.tool_context, model=model)
+    spent = BudgetProgress(params.tokens_used)
+    state = State(messages=params.messages, tool_context=params.agent.tool_context, model=model, budget=spent)
     shown = {message.id for message in params.messages}
     try:
         while True:

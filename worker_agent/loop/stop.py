@@ -55,9 +55,10 @@ def _overruled(state: State, blocking: Sequence[str]) -> Notice:
 
 
 def _budget_left(params: QueryParams, state: State, answer: Answer) -> BudgetProgress | None:
-    """The progress to go on with; None when the budget is off, used, or going on brings too little."""
+    """The progress to go on with; None when the budget is off, used, or going on brings too little. Waiting for what still
+    runs is no end of the work, so there is nothing to urge: the target is looked at again when that has reported."""
     total, settings = params.token_budget, params.agent.settings.loop
-    if total is None or state.report_only:
+    if total is None or state.report_only or params.agent.awaits():
         return None
     progress = state.budget
     last = progress.continuations[-settings.diminishing_continuations :]

@@ -62,6 +62,8 @@ class QueryEngine:
         self.model = self._first_model = agent.model
         self._pieces: list[str] = []  # of the text that is being written
         self._abort = AbortSignal()
+        self._aimed_at: int | None = None  # output tokens to be spent on the prompt, and how many were
+        self._tokens_used = 0
         self._overloads = Overloads(OverloadCounter(agent.settings.retry.overloads_before_fallback))
         self._begin(Limits())
 
@@ -120,21 +122,23 @@ class QueryEngine:
         taken = await self._take_in(prompt)
         for message in taken:
             yield e.MessageAdded(message)
-        budget = self._target([prompt, *taken])
+        self._aim([prompt, *taken])
         for attempt in range(1, self._limits.schema_tries + 1):
-            async with aclosing(self._loop(budget)) as events:
+            async with aclosing(self._loop()) as events:
                 async for event in events:
                     yield event
             problem = self._schema_problem(self._ended())
             if problem is None or attempt == self._limits.schema_tries:
                 break
             await self.append(m.user(schema.feedback(problem), kind="meta", meta=True, data={"reason": "schema"}))
+        if self._aimed_at is not None and not self.agent.awaits():
+            self._aimed_at = None
         yield self._result(self._ended(), problem)
 
     # ── one run of the loop ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _loop(self, budget: int | None) -> AsyncGenerator[e.Event, None]:
-        async with aclosing(query(self._query_params(budget), self._overloads)) as events:
+    async def _loop(self) -> AsyncGenerator[e.Event, None]:
+        async with aclosing(query(self._query_params(), self._overloads)) as events:
             async for event in events:
                 if isinstance(event, Terminal):
                     self._terminal, self.messages = event, event.messages
@@ -164,11 +168,12 @@ class QueryEngine:
         self.model = call.model
         if call.error is None:
             self.turns += 1
+            self._tokens_used += call.usage.output
         limit = self._limits.max_budget_usd
         if limit is not None and (self.usage.cost_usd or 0.0) >= limit:
             self._abort.set(Cause.BUDGET)
 
-    def _query_params(self, budget: int | None) -> QueryParams:
+    def _query_params(self) -> QueryParams:
         limits, spent_turns = self._limits, self.tool_turns - self._tool_turns_before
         return QueryParams(
             agent=self.agent,
@@ -176,7 +181,8 @@ class QueryEngine:
             messages=self.messages,
             abort=self._abort,
             max_turns=None if limits.max_turns is None else max(0, limits.max_turns - spent_turns),
-            token_budget=budget,
+            token_budget=self._aimed_at,
+            tokens_used=self._tokens_used,
             output_schema=dict(limits.result_schema) if limits.result_schema else None,
         )
 
@@ -217,11 +223,13 @@ class QueryEngine:
             assert cause is not None
             return await executor.interrupt(cause.in_words)
 
-    def _target(self, taken: Sequence[str | Message | None]) -> int | None:
-        """The output tokens to be spent on what a person said: as the newest of it names them, else as it is set."""
+    def _aim(self, taken: Sequence[str | Message | None]) -> None:
+        """The output tokens to be spent on what a person said: as the newest of it names them, else as it is set. Where nobody
+        said anything, an agent that was woken goes on towards the target that it had when it began to wait."""
         said = [item if isinstance(item, str) else item.text for item in taken if _is_said(item)]
-        named = [target for words in said if (target := token_budget(words)) is not None]
-        return named[-1] if named else self._limits.token_budget if said else None
+        if said:
+            named = [target for words in said if (target := token_budget(words)) is not None]
+            self._aimed_at, self._tokens_used = named[-1] if named else self._limits.token_budget, 0
 
     async def _take_in(self, prompt: str | Message | None) -> tuple[Message, ...]:
         """Take in the prompt and what waits in the inbox; what is not the prompt is given back, to be shown."""
