@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from worker_agent import disk
 from worker_agent.tools.shell_sight import Sight
 
-MAX_SETTINGS = 200_000  # characters of a repository's settings
+MAX_SETTINGS = 200_000  # bytes of a repository's settings
 
 _SAFE_SECTIONS = frozenset("user color branch pull push init advice gc fetch rebase tag column".split())
 _SAFE_KEYS = frozenset(
@@ -239,10 +240,10 @@ def _is_bare(directory: Path) -> bool:
 def _settings_problem(git: Path) -> str | None:
     """Why git may run a program when it only reads this repository."""
     try:
-        own = git if git.is_dir() else Path(git.parent, git.read_text("utf-8").removeprefix("gitdir:").strip())
-        shared = own / (own / "commondir").read_text("utf-8").strip() if (own / "commondir").is_file() else own
+        own = git if git.is_dir() else Path(git.parent, _text(git).removeprefix("gitdir:").strip())
+        shared = own / _text(own / "commondir").strip() if (own / "commondir").is_file() else own
         for name in (shared / "config", own / "config.worktree", shared / "config.worktree"):
-            if name.exists() and (key := _unknown_key(name.read_text("utf-8"))):
+            if name.exists() and (key := _unknown_key(_text(name))):
                 return f"the repository's setting `{key}` may run a program"
     except (OSError, ValueError):
         return "the repository's settings cannot be read"
@@ -257,10 +258,13 @@ def _settings_problem(git: Path) -> str | None:
     return None
 
 
+def _text(path: Path) -> str:
+    """What a regular file holds. Raises `OSError`, `ValueError`."""
+    return disk.read_regular(path, limit=MAX_SETTINGS).decode()
+
+
 def _unknown_key(text: str) -> str | None:
     """The first key that is not on the list, or the first line that is not understood."""
-    if len(text) > MAX_SETTINGS:
-        return "(too many)"
     section = ""
     for line in text.split("\n"):
         line = line.strip()

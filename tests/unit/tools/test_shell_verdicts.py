@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -248,6 +250,17 @@ def test_no_depth_of_wrappers_hides_a_denied_command(project: Path) -> None:
     for _ in range(8):
         nested = "bash -c " + "'" + nested.replace("'", "'\\''") + "'"
     assert verdict(project, nested, mode="bypassPermissions") in ("deny", "ask")
+
+
+@pytest.mark.parametrize("name", [".git", ".git/config", ".git/commondir"])
+def test_a_repository_whose_settings_are_no_regular_files_is_not_waited_for(project: Path, name: str) -> None:
+    (project / ".git/config").write_text("[core]\n\tbare = false\n")
+    assert verdict(project, "git status", allow=()) == "allow"
+    if name == ".git":
+        shutil.rmtree(project / name)
+    (project / name).unlink(missing_ok=True)
+    os.mkfifo(project / name)
+    assert verdict(project, "git status", allow=()) == ("allow" if name.endswith("commondir") else "ask")
 
 
 def test_the_reason_names_the_part_that_asks(project: Path) -> None:
