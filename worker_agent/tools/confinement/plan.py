@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from worker_agent import git
 from worker_agent.tools.base import Confine
 from worker_agent.tools.confinement.survey import Denied, Rights
 from worker_agent.tools.places import secret_places
@@ -119,11 +120,6 @@ def lies_in(path: str, places: Iterable[str]) -> bool:
 
 def shared_git_directory(directory: Path) -> tuple[Path, ...]:
     """Where a worktree keeps its objects and branches, beside its own directory: without it nothing can be committed."""
-    try:
-        text = (directory / ".git").read_text("utf-8")
-        own = Path(text.removeprefix("gitdir:").strip())
-        shared = own / (own / "commondir").read_text("utf-8").strip()
-    except (OSError, ValueError):
-        return ()
-    is_worktree = text.startswith("gitdir:") and own.is_absolute() and own.parent.name == "worktrees"
-    return (shared.resolve(),) if is_worktree and shared.resolve() == own.parent.parent.resolve() else ()
+    place = git.place_of(directory)
+    is_worktree = place is not None and place.directory.samefile(directory) and place.git.parent == place.common / "worktrees"
+    return (place.common,) if place is not None and is_worktree else ()
