@@ -44,6 +44,12 @@ def skill_index(cwd: Path, *, home: Path, trust: Trust, found: plugins.Plugins, 
     return SkillIndex(cwd, home=home, trusted=trust.of(cwd), plugins=found.roots, strict=found.strict, variables=variables)
 
 
+def called(text: str) -> tuple[str, str] | None:
+    """Name and arguments of `/name args`; None where `text` has not that form. A path such as `/etc` has it, too."""
+    call = _CALL.fullmatch(text)
+    return None if call is None else (call["name"], call["arguments"] or "")
+
+
 def expand(text: str, index: SkillIndex) -> Expanded | None:
     """What `text` stands for; None where it is a prompt, or a command of the session. Raises `ConfigError` for a name that is
     none. Reads the disk."""

@@ -45,8 +45,9 @@ class Attached:
     notes: tuple[str, ...] = ()
 
 
-def files(prompt: str, cwd: Path) -> Attached:
-    """The files that a person's prompt names."""
+def files(prompt: str, cwd: Path, *, media: bool = True) -> Attached:
+    """The files that a person's prompt names. Without `media` an image or PDF is only named: there are no blocks beside
+    the text."""
     texts: list[str] = []
     blocks: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -61,6 +62,10 @@ def files(prompt: str, cwd: Path) -> Attached:
             seen.add(path)
             try:
                 _add(path, texts, blocks, notes)
+                if blocks and not media:
+                    kind = blocks.pop()["type"]
+                    texts[-1] = f"The {kind} {path} is for you to read."
+                    notes.append(f"@{name}: no {kind} goes with a message; its path does, and a worker can read it")
             except OSError as error:
                 notes.append(f"@{name} is left out: it {error.strerror}")
     return Attached("\n\n".join(texts), tuple(blocks), tuple(notes))

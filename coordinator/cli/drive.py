@@ -23,6 +23,7 @@ from coordinator.cli.early import CODES
 from coordinator.cli.person import Person
 from coordinator.cli.run_views import Started, View
 from coordinator.options import RunOptions
+from coordinator.session.interruption import Interruption
 from coordinator.views.exit_codes import ExitCode
 from worker_agent.api import transports
 from worker_agent.concealment import conceal
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
 Outcome = TypeVar("Outcome")
 
 TICK = 0.25  # seconds
-AT_ONCE = 3  # interrupts
-SAID = (
-    "interrupted: the coordinator's turn is over, workers go on (again: stops them; a third time: leaves at once)",
-    "interrupted again: stopping the workers",
-)
+AT_ONCE = 3  # interrupts before there is a session
+AGAIN = "(again: stops them; a third time: leaves at once)"
+SAID = {
+    Interruption.TURN: f"interrupted: the coordinator's turn is over, workers go on {AGAIN}",
+    Interruption.NO_TURN: f"interrupted: no turn of the coordinator runs, workers go on {AGAIN}",
+    Interruption.NOTHING: "interrupted: nothing runs; /quit leaves (so does Ctrl+C twice more)",
+    Interruption.WORKERS: "interrupted again: stopping the workers (once more: leaves at once)",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,9 +133,9 @@ class Signals:
     def __init__(self, console: Console, *, detached: bool) -> None:
         self._console = console
         self._detached = detached
-        self._interrupts = 0
         self._running: asyncio.Future[Any] | None = None
         self._early: ExitCode | None = None
+        self._early_interrupts = 0
         self._handle: SessionHandle | None = None
 
     def install(self) -> None:
@@ -159,19 +163,17 @@ class Signals:
                 raise
             raise SystemExit(int(self._early)) from None
 
-    def reset(self) -> None:
-        """The person said something: the next interrupt is a first one again."""
-        self._interrupts = 0
-
     def _interrupt(self) -> None:
-        self._interrupts += 1
-        if self._interrupts >= AT_ONCE:
-            self._leave_at_once()
         if self._handle is None:
+            self._early_interrupts += 1
+            if self._early_interrupts >= AT_ONCE:
+                self._leave_at_once()
             self._end_early(ExitCode.INTERRUPTED)
-        else:
-            self._console.note(SAID[self._interrupts - 1])
-            self._handle.interrupt()
+            return
+        done = self._handle.interrupt()
+        if done is Interruption.AT_ONCE:
+            self._leave_at_once()
+        self._console.note(SAID[done])
 
     def _terminate(self) -> None:
         if self._handle is None:

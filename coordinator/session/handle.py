@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from coordinator.agents.asking import AT_TERMINAL
+from coordinator.agents.definitions import Agents
+from coordinator.agents.inbox import FROM_USER
+from coordinator.other_processes import answering
+from coordinator.session.coordinator import SendOutcome, StopOutcome
+from coordinator.session.interruption import Interruption
 from coordinator.session.session import BY_USER, Session
+from tasks.connection import Connection
+from tasks.db import Database
 from tasks.records import TaskRecord
 from worker_agent.api.models import resolve
 from worker_agent.causes import Cause
 from worker_agent.events import Result
+from worker_agent.skills import SkillIndex
+from worker_agent.tools.permissions import Policy
+
+T = TypeVar("T")
 
 
 class SessionHandle:
@@ -24,9 +37,18 @@ class SessionHandle:
         self.permission_mode = str(parts.rights.policy.mode)
         self.mcp_servers = tuple(self.mcp_status())
 
-    def interrupt(self) -> None:
-        """SIGINT. First: the coordinator's turn ends, workers go on. Again: the workers are stopped, too."""
-        self._session.interrupt()
+    def interrupt(self) -> Interruption:
+        """SIGINT. First: the coordinator's turn ends, workers go on. Again: the workers are stopped, too. A third in a row
+        is for the caller."""
+        return self._session.interrupt()
+
+    def stop_turn(self) -> bool:
+        """End the coordinator's turn, and nothing else; False where none runs. No interrupt of a row."""
+        return self._session.stop_turn()
+
+    def forget_interrupts(self) -> None:
+        """The person goes on: the next interrupt is a first one."""
+        self._session.forget_interrupts()
 
     def terminate(self) -> None:
         """SIGTERM, SIGHUP: no new calls, everything unwound, state kept."""
@@ -35,6 +57,55 @@ class SessionHandle:
     async def send(self, text: str) -> str | None:
         """What a person typed: read at the next step if a turn runs, else it begins one. Why a hook refuses it, if one does."""
         return await self._session.send(text)
+
+    async def send_to(self, ref: str, text: str) -> SendOutcome:
+        """A person's message to the worker that `ref` names. Raises `NotFound`, `Ambiguous`, `ConfigError`."""
+        return await self._parts.coordinator.send(ref, text, sender=FROM_USER)
+
+    async def answer(
+        self, ref: str, *, approve: bool, always: bool = False, why: str | None = None
+    ) -> list[answering.Answered]:
+        """The person's word about the calls that `ref` names, as `approve` and `deny` give it from elsewhere. Raises
+        `Refusal`, `NotFound`, `Ambiguous`."""
+        why = self._parts.redact(why) if why else None
+
+        def say(conn: Connection) -> list[answering.Answered]:
+            if approve:
+                return answering.approve(conn, [ref], by=AT_TERMINAL, always=always)
+            return answering.deny(conn, [ref], by=AT_TERMINAL, why=why)
+
+        answers = await self._parts.store.write(say)
+        self._parts.nudge()
+        return answers
+
+    def read(self, job: Callable[[Connection], T]) -> T:
+        """What `job` finds in the store. Raises `DatabaseError`."""
+        return self._parts.store.read(job)
+
+    @property
+    def database(self) -> Database:
+        """To read from."""
+        return self._parts.store.database
+
+    @property
+    def agents(self) -> Agents:
+        """The kinds of worker there are."""
+        return self._parts.engines.agents
+
+    @property
+    def skills(self) -> SkillIndex:
+        skills = self._parts.engines.skills
+        assert skills is not None, "a session is put together with them"
+        return skills
+
+    @property
+    def policy(self) -> Policy:
+        """What the session's own agent may do now."""
+        return self._parts.rights.policy
+
+    def redact(self, text: str) -> str:
+        """`text` without known secrets."""
+        return self._parts.redact(text)
 
     def close(self) -> None:
         """The person leaves an interactive session: it ends when nothing lives any more."""
@@ -69,6 +140,11 @@ class SessionHandle:
         mcp = self._parts.mcp
         return [(c.server.name, str(c.state)) for c in mcp.servers.connections] if mcp else []
 
-    async def stop_task(self, task_id: str) -> None:
+    @property
+    def current_model(self) -> str:
+        """The model of the coordinator's next turn."""
+        return self._parts.engine.agent.model
+
+    async def stop_task(self, task_id: str) -> StopOutcome:
         """Raises `NotFound`, `Ambiguous`."""
-        await self._parts.coordinator.stop(task_id, by=BY_USER)
+        return await self._parts.coordinator.stop(task_id, by=BY_USER)

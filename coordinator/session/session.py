@@ -16,6 +16,7 @@ from coordinator.other_processes import lease
 from coordinator.other_processes.foreign import ForeignChanges, Reactions
 from coordinator.runs.held_directory import HeldDirectory
 from coordinator.session import results
+from coordinator.session.interruption import Interruption
 from coordinator.session.parts import Parts
 from coordinator.session.verification import Verifier
 from coordinator.views import failure
@@ -34,6 +35,8 @@ from worker_agent.session.commands import parse_command
 from worker_agent.session.engine import Limits
 
 BY_USER = "user"
+NEVER = float("-inf")
+IN_A_ROW = 2.0  # seconds: an interrupt so soon after another is the next one of a row, whatever has begun between them
 TOGETHER = 0.05  # seconds: workers that end at about the same time are told of in one turn, not in one each
 
 
@@ -57,7 +60,8 @@ class Session:
         self.options, self.record, self.parts = options, record, parts
         self._sending = asyncio.Lock()
         self._ending: Cause | None = None
-        self._interrupts = 0
+        self._interrupts = 0  # in a row
+        self._interrupted_at = self._turn_began_at = NEVER  # on the monotonic clock
         self._in_turn = False
         self._commands: deque[str] = deque()  # slash commands that a person typed
         self._ended_in_turn = False
@@ -90,14 +94,44 @@ class Session:
 
     # ── from outside ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def interrupt(self) -> None:
+    def interrupt(self) -> Interruption:
+        """At rest there is no turn to end, and the next one must not find itself interrupted."""
+        now = self.parts.store.clock.monotonic()
+        if self._stays and self._turn_began_at > self._interrupted_at and now - self._interrupted_at > IN_A_ROW:
+            self._interrupts = 0
         self._interrupts += 1
+        self._interrupted_at = now
         self._cut_short.set()
-        if self._interrupts == 1 or (self._stays and self._in_turn):
+        done = self._interruption()
+        if self._has_turn_to_end:
             self.parts.engine.interrupt(Cause.PERSON)
-        else:
+        if self._interrupts > 1:
             self._spawn(self._stop_workers())
         self.parts.wakes.ready.set()
+        return done
+
+    def _interruption(self) -> Interruption:
+        if self._interrupts > 2:
+            return Interruption.AT_ONCE
+        if self._interrupts == 2:
+            return Interruption.WORKERS
+        if self._has_turn_to_end:
+            return Interruption.TURN
+        return Interruption.NO_TURN if self._something_runs() else Interruption.NOTHING
+
+    @property
+    def _has_turn_to_end(self) -> bool:
+        """Whether one runs, or the first one is about to."""
+        is_before_first = self._turn_began_at == NEVER and self.options.prompt is not None
+        return self._in_turn or is_before_first or not self._stays
+
+    def stop_turn(self) -> bool:
+        if self._in_turn:
+            self.parts.engine.interrupt(Cause.PERSON)
+        return self._in_turn
+
+    def forget_interrupts(self) -> None:
+        self._interrupts = 0
 
     def end(self, ending: Cause) -> None:
         if ending is Cause.LOST and self._end_is_stored:
@@ -301,7 +335,7 @@ class Session:
 
     async def _submit(self, prompt: Message | str | None, limits: Limits = Limits()) -> Result:
         result: Result | None = None
-        self._in_turn = True
+        self._in_turn, self._turn_began_at = True, self.parts.store.clock.monotonic()
         try:
             async for event in self.parts.engine.submit_message(prompt, limits):
                 result = event if isinstance(event, Result) else None

@@ -203,13 +203,6 @@ def test_a_run_whose_reader_went_away_still_does_its_work(project: Program) -> N
     assert [row["status"] for row in project("sessions", "list", "--json").json] == ["ended"]
 
 
-def test_a_chat_answers_its_own_commands_without_the_model(project: Program) -> None:
-    ran = project("chat", "--offline", stdin="/help\n/cost\n/compact\n")
-    said = ran.out.splitlines()
-    assert ran.code == 0 and said[0].startswith("Commands: /compact") and said[1].startswith("Cost so far")
-    assert "nothing to summarise" in said[2] and len(said) == 3
-
-
 def test_a_chat_reads_lines_until_its_input_ends(project: Program) -> None:
     ran = project("chat", "--offline", stdin="where is area computed\n/quit\nnever read\n")
     assert ran.code == 0, ran.err

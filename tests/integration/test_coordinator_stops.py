@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.other_processes.kill import kill_task
+from coordinator.session.interruption import Interruption
 from coordinator.views.exit_codes import ExitCode
 from tasks import leases, outbox, registry, sessions
 from tasks.db import Database
@@ -24,7 +25,7 @@ from tasks.states import TaskStatus
 from tests.integration.harness import Bench
 from tests.integration.scripts import by_turn, coordinator, fleet, notified, spawn
 from tests.support.fake_api import FakeAPI, Gate, http_error, message, text, tool_use
-from worker_agent.events import Notice
+from worker_agent.events import Notice, Result
 from worker_agent.process_tree import find_tree
 
 
@@ -528,4 +529,31 @@ def test_an_interactive_session_stays_for_what_a_person_types(bench: Bench) -> N
             return await run
 
         outcome = asyncio.run(scenario())
+    assert outcome.exit_code is ExitCode.DONE and outcome.result["result"] == "second"
+
+
+def results_of(bench: Bench) -> int:
+    """How many turns have ended."""
+    return sum(isinstance(observed.event, Result) for observed in bench.seen)
+
+
+def test_an_interrupt_at_rest_ends_nothing_and_the_next_prompt_is_answered(bench: Bench) -> None:
+    """Seen: the next answer was cut off at its beginning; and after a second interrupt in another turn all workers stopped."""
+    gate = Gate()
+    with FakeAPI([message(text("fir", gate, "st")), "second"]) as api:
+
+        async def scenario():
+            run = asyncio.create_task(bench.session(api, interactive=True))
+            await gate.until_reached()
+            said = [bench.handle.interrupt()]
+            await until(lambda: results_of(bench) == 1)
+            bench.handle.forget_interrupts()
+            said += [bench.handle.interrupt(), bench.handle.interrupt(), bench.handle.interrupt()]
+            await bench.handle.send("and?")
+            await until(lambda: results_of(bench) == 2)
+            bench.handle.close()
+            return said, await run
+
+        said, outcome = asyncio.run(scenario())
+    assert said == [Interruption.TURN, Interruption.NOTHING, Interruption.WORKERS, Interruption.AT_ONCE]
     assert outcome.exit_code is ExitCode.DONE and outcome.result["result"] == "second"

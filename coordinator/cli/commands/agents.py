@@ -29,7 +29,7 @@ directory_option = click.option(
 def list_agents(cli: Context, cwd: Path, as_json: bool) -> None:
     trust = trust_of(cli, cwd)
     agents = load(cwd.absolute(), trust=trust, user_dir=Path.home() / ".claude")
-    rows = [_row(agent) for _, agent in sorted(agents.by_name.items())]
+    rows = [agent_row(agent) for _, agent in sorted(agents.by_name.items())]
     if as_json:
         cli.console.json(rows)
     else:
@@ -71,7 +71,8 @@ def _check(files: Iterable[Path], named: bool) -> list[Problem]:
     return problems
 
 
-def _row(agent: AgentDefinition) -> dict[str, object]:
+def agent_row(agent: AgentDefinition) -> dict[str, object]:
+    """A definition as in `agents list --json`."""
     return {
         "name": agent.name,
         "description": agent.description,
