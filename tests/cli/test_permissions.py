@@ -90,7 +90,7 @@ def test_each_mode_denies_what_it_says_and_lists_it(program: Program, mode: str)
     ran, results = run(program, *made.values(), flags=("--permission-mode", mode))
     asked_for = any("there is nobody to ask" in result for result in results.values())
     assert ran.code == (7 if asked_for else 0), ran.err
-    denied = {name for name, (_, result) in zip(made, results.items()) if "Permission denied" in result}
+    denied = {name for name, (_, result) in zip(made, results.items()) if "error>Permission denied: " in result}
     assert denied == DENIED[mode]
     listed = [(entry["tool_name"], entry["tool_input"]) for entry in ran.json["permission_denials"]]
     assert sorted(map(str, listed)) == sorted(str(made[name]) for name in denied)

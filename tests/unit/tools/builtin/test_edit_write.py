@@ -224,6 +224,9 @@ def test_a_directory_without_permission_is_said_and_leaves_nothing_behind(tmp_pa
     closed.mkdir(0o755)
     try:
         (closed / "a").write_text("one")
+        if os.geteuid():  # whose own they are: what root's are to nobody
+            (closed / "a").chmod(0o444)
+            closed.chmod(0o555)
         ctx = context(closed)
         call(Read(), ctx, file_path="a")
         with as_nobody():
@@ -232,6 +235,7 @@ def test_a_directory_without_permission_is_said_and_leaves_nothing_behind(tmp_pa
         assert [entry.name for entry in closed.iterdir()] == ["a"]
         assert (closed / "a").read_text() == "one"
     finally:
+        closed.chmod(0o755)
         (closed / "a").unlink(missing_ok=True)
         closed.rmdir()
 
