@@ -24,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker_agent import disk
+from worker_agent import disk, front_matter
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.tool_facts import as_agent_files_name_it
@@ -354,17 +354,17 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     """The fields of a file, and its body. Raises `Unusable`."""
     import yaml
 
-    match = re.match(r"\ufeff?---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*(?:\r?\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    if not match:
+    block, body = front_matter.split(text)
+    if block is None:
         if re.match(r"\s*---[ \t]*\r?\n(?:.*\n)*?name[ \t]*:", text.removeprefix("\ufeff")):
             raise Unusable([(1, "its front matter must begin in the first line with --- and end with a line ---")])
         return {}, text
     try:
         try:
-            front = _load_once(match[1])
+            front = _load_once(block)
         except yaml.YAMLError:
             # Descriptions with a colon in them are common and are no YAML: they are quoted, and all other fields stay whole.
-            front = _load_once(_PROSE.sub(_quoted, match[1]))
+            front = _load_once(_PROSE.sub(_quoted, block))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -372,7 +372,7 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
         raise Unusable([(line, f"its front matter is no YAML: {why}")]) from None
     if front is not None and not isinstance(front, dict):
         raise Unusable([(1, "its front matter holds no fields")])
-    return front or {}, text[match.end() :]
+    return front or {}, body
 
 
 def _load_once(block: str) -> Any:

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from worker_agent import disk
+from worker_agent import disk, front_matter
 from worker_agent.messages import clean
 
 MANAGED = Path("/etc/claude-code/CLAUDE.md")
@@ -43,7 +43,6 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _CODE = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]*`)", re.DOTALL)
 _IMPORT = re.compile(r"(?<![\w@])@((?:~/|(?:\.{1,2}/)+|/)?\.?\w[\w./~-]*)")
 _IS_PATH = re.compile(r"(?:~/|\.|/)|.*\.(?:md|mdc|mdx|markdown|rst|txt|json|ya?ml|toml)$", re.DOTALL)
-_FRONT = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _PATHS = re.compile(r"^(?:paths|globs)[ \t]*:[ \t]*(.*)((?:\n[ \t]*-.*)*)", re.MULTILINE)
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -202,8 +201,9 @@ def _read(path: Path, source: _Source) -> list[MemoryFile]:
     source = replace(source, chain=(path,), left_out=[])
     text = _text(data)
     paths: tuple[str, ...] = ()
-    if RULES.parts[-1] in path.parts and (front := _FRONT.match(text)):
-        text, paths = text[front.end() :], _patterns(front[1])
+    if RULES.parts[-1] in path.parts:
+        front, text = front_matter.split(text)
+        paths = _patterns(front or "")
     text = _expand(_COMMENT.sub("", text), path.parent, source).strip()
     return [MemoryFile(path, text, tuple(source.left_out), paths)] if text or source.left_out else []
 

@@ -15,6 +15,8 @@ from tests.unit.tools.kit import context_in
 from worker_agent import skills
 from worker_agent.errors import ConfigError, ToolError
 from worker_agent.skills import Origin, SkillIndex
+from worker_agent.skills.placeholders import Substitution
+from worker_agent.skills.skill import ENTRY_CAP
 from worker_agent.tools.builtin.skill import Skill as SkillTool
 
 
@@ -172,8 +174,8 @@ def test_the_listing_has_a_line_a_skill_and_is_capped(repo: Path, monkeypatch: p
     found = index(repo)
     first, second = found.listing().split("\n")
     assert first == "- a: Does a. For a."
-    assert second == f"- b: {'x' * (skills.ENTRY_CAP - 1)}…"
-    monkeypatch.setattr(skills, "LISTING_CAP", 40)
+    assert second == f"- b: {'x' * (ENTRY_CAP - 1)}…"
+    monkeypatch.setattr(skills.index, "LISTING_CAP", 40)
     assert index(repo).listing() == "- a: Does a. For a.\n- b"
 
 
@@ -263,7 +265,7 @@ def test_placeholders_are_replaced_in_one_pass(repo: Path, body: str, arguments:
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_arguments_never_bring_placeholders(body: str, arguments: str) -> None:
     one = skills.Skill(name="s", description="", file=Path("/s/SKILL.md"), origin=Origin.PERSONAL)
-    substitution = skills._Substitution(one, f"|{arguments} ${{CLAUDE_SKILL_DIR}}", {})
+    substitution = Substitution(one, f"|{arguments} ${{CLAUDE_SKILL_DIR}}", {})
     plain = body.replace("$", "")
     assert substitution.text(f"{plain} $ARGUMENTS") == f"{plain} |{arguments} ${{CLAUDE_SKILL_DIR}}"
 

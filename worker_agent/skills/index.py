@@ -7,92 +7,37 @@ Rules of this file:
    `plugin:skill`). A `.claude/commands/*.md` of the same level is a skill named like the file, behind the skills.
 2. What comes with a repository counts only when a person trusted it. A repository inside it is another one, and is
    never trusted along with it.
-3. A description is read at discovery, the body when the skill is used. No file is trusted to be short, regular or YAML:
-   what cannot be read as YAML is read line by line, and what cannot be used becomes a `Problem`.
-4. Placeholders are replaced in one pass over the file's own text: nothing in an argument or in the output of a command
-   is ever taken for a placeholder or a command.
-5. A command in a skill (``!`…` ``) runs only through the runner that a caller passes, which stands for trust and for
-   the permission rules; and never with arguments that mean something to a shell.
-6. The listing is made once and keeps its bytes; what is found later is told as news.
+3. A description is read at discovery, the body when the skill is used.
+4. A command in a skill (``!`…` ``) runs only through the runner that a caller passes, which stands for trust and for
+   the permission rules.
+5. The listing is made once and keeps its bytes; what is found later is told as news.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-import shlex
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from worker_agent import disk
+from worker_agent import disk, front_matter
 from worker_agent.errors import ConfigError
+from worker_agent.skills.placeholders import COMMAND, Substitution
+from worker_agent.skills.skill import Origin, Problem, Skill, breach, parse
 
 MAX_SKILLS = 500  # of one directory
 HEAD_BYTES = 16 * 1024  # read of a file at discovery
 BODY_BYTES = 256 * 1024  # read of a file on use
-ENTRY_CAP = 1_536  # characters of description and when_to_use of one skill
 LISTING_CAP = 16_000  # characters
 MAX_LEVELS = 40  # directories looked at above one file
 
-_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_FRONT = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_COMMAND = re.compile(r"!`([^`\n]+)`")
-_SHELL_SAFE = re.compile(r"[\w@%+=:,./ -]*")
 _PROJECT_PLACES = (".claude/skills", ".agents/skills")
 _PERSONAL_PLACES = (*_PROJECT_PLACES, ".config/agents/skills")
 _COMMANDS_PLACE = ".claude/commands"
 
-Runner = Callable[[str, "Skill"], Awaitable[str]]
+Runner = Callable[[str, Skill], Awaitable[str]]
 """Runs one shell command of a skill under the permission rules, and gives what to put in its place."""
-
-
-class Origin(StrEnum):
-    MANAGED = "managed"
-    PERSONAL = "personal"
-    PROJECT = "project"
-    NESTED = "nested"  # next to files that were read
-    PLUGIN = "plugin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skill:
-    """What is known of a skill before it is used. `file` holds its text; `fields` are the front matter's other ones."""
-
-    name: str
-    description: str
-    file: Path
-    origin: Origin
-    when_to_use: str = ""
-    arguments: tuple[str, ...] = ()  # names of positional arguments
-    allowed_tools: tuple[str, ...] = ()  # wants to use these unasked
-    paths: tuple[str, ...] = ()  # offered only once a file that fits was touched
-    model_invocable: bool = True
-    plugin_root: Path | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def directory(self) -> Path:
-        return self.file.parent
-
-    def entry(self) -> str:
-        """One line for a listing."""
-        text = " ".join(f"{self.description} {self.when_to_use}".split())
-        text = text if len(text) <= ENTRY_CAP else text[: ENTRY_CAP - 1] + "…"
-        return f"- {self.name}: {text}" if text else f"- {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a file is no skill, in words for a person."""
-
-    file: Path
-    text: str
 
 
 class SkillIndex:
@@ -246,14 +191,14 @@ class SkillIndex:
         """The body of a skill with its placeholders replaced. Its commands stay as they are written, and a note says
         so. Raises `ConfigError`."""
         skill, body = self._body(name)
-        text = _Substitution(skill, arguments, self._variables).text(body)
-        return f"{text}\n\n{_NOTE}" if _COMMAND.search(body) else text
+        text = Substitution(skill, arguments, self._variables).text(body)
+        return f"{text}\n\n{_NOTE}" if COMMAND.search(body) else text
 
     async def load_running(self, name: str, arguments: str, run: Runner) -> str:
         """As `load`, with what `run` gives in place of each command, one after the other. Raises `ConfigError`."""
         skill, body = self._body(name)
-        substitution, parts, end = _Substitution(skill, arguments, self._variables), [], 0
-        for match in _COMMAND.finditer(body):
+        substitution, parts, end = Substitution(skill, arguments, self._variables), [], 0
+        for match in COMMAND.finditer(body):
             parts.append(substitution.replaced(body[end : match.start()]))
             command = substitution.command(match[1])
             parts.append(await run(command, skill) if command is not None else _NOT_RUN)
@@ -263,9 +208,7 @@ class SkillIndex:
 
     def _body(self, name: str) -> tuple[Skill, str]:
         skill = self.get(name)
-        text = read(skill.file, BODY_BYTES)
-        match = _FRONT.match(text)
-        return skill, (text[match.end() :] if match else text).strip()
+        return skill, front_matter.split(read(skill.file, BODY_BYTES))[1].strip()
 
 
 _NOTE = "(Commands that this text writes as !`…` were not run. Run one yourself where you need its output.)"
@@ -286,6 +229,8 @@ def _near(name: str, known: Mapping[str, Skill]) -> str:
     names = sorted(n for n, skill in known.items() if skill.model_invocable)
     if not names:
         return "There are no skills here."
+    import difflib
+
     near = difflib.get_close_matches(name, names, n=5, cutoff=0.5) or [n for n in names if name and name in n][:5]
     if near:
         return f"Spelled like it: {', '.join(near)}."
@@ -334,153 +279,5 @@ def _fits(skill: Skill, path: Path, root: Path) -> bool:
     return path.is_relative_to(root) and GitIgnoreSpec.from_lines(skill.paths).match_file(path.relative_to(root))
 
 
-# ── front matter ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def parse(text: str, file: Path, called: str, origin: Origin) -> Skill:
-    """A skill out of the beginning of its file; `called` is the name of its directory, or of a command's file. Raises
-    `ConfigError` for one that has no usable name."""
-    match = _FRONT.match(text)
-    front = front_matter(match[1]) if match else {}
-    body = text[match.end() :] if match else text
-    paths = _strings(front.pop("paths", None), r",")
-    return Skill(
-        name=_name(_text(front.pop("name", None)), called),
-        description=_text(front.pop("description", None))[: ENTRY_CAP + 1] or _first_paragraph(body),
-        when_to_use=_text(front.pop("when_to_use", None))[: ENTRY_CAP + 1],
-        file=file,
-        origin=origin,
-        arguments=_strings(front.pop("arguments", None), r"[\s,]+"),
-        allowed_tools=_strings(front.pop("allowed-tools", None), r"[\s,]+(?![^(]*\))"),
-        paths=tuple(p for p in paths if _is_pattern(p)),
-        model_invocable=front.pop("disable-model-invocation", False) not in (True, "true"),
-        fields=front,
-    )
-
-
-def breach(text: str, directory: str) -> str | None:
-    """What of the standard for skills (agentskills.io) a file breaks, None if nothing: for those who promise to hold it.
-    `directory` is the name of the one that it lies in."""
-    match = _FRONT.match(text)
-    front = front_matter(match[1]) if match else {}
-    name, description = front.get("name"), front.get("description")
-    if not isinstance(name, str) or len(name) > 64 or not _NAME.fullmatch(name):
-        return "`name` is not 1 to 64 of a-z 0-9 -, without a hyphen at its ends or two in a row"
-    if name != directory:
-        return f"`name` is {name!r} and its directory {directory!r}"
-    if not isinstance(description, str) or not 1 <= len(description.strip()) <= 1024:
-        return "`description` has not 1 to 1,024 characters"
-    if not isinstance(front.get("compatibility", ""), str) or len(front.get("compatibility", "")) > 500:
-        return "`compatibility` has more than 500 characters, or is no text"
-    if not isinstance(front.get("metadata", {}), Mapping):
-        return "`metadata` is no map"
-    return None
-
-
-def front_matter(block: str) -> dict[str, Any]:
-    """The fields of a front matter. A value with a colon in it is common and is no YAML: such a block is read line by
-    line."""
-    import yaml
-
-    try:
-        fields = yaml.safe_load(block)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        lines = (re.fullmatch(r"([A-Za-z_-]+):[ \t]*(.*?)[ \t]*", line) for line in block.splitlines())
-        return {line[1]: line[2].strip("\"'") for line in lines if line}
-    return {str(key): value for key, value in fields.items()} if isinstance(fields, dict) else {}
-
-
-def _name(declared: str, called: str) -> str:
-    if _DIRECTORY_NAME.fullmatch(called):
-        return called
-    if len(declared) <= 64 and _NAME.fullmatch(declared):
-        return declared
-    raise ConfigError("has no usable name: letters, digits and hyphens, 64 at most")
-
-
-def _text(value: Any) -> str:
-    """A scalar as text. Nothing else: a few bytes of YAML can stand for gigabytes."""
-    return str(value).strip() if isinstance(value, (str, int, float)) else ""
-
-
-def _strings(value: Any, separator: str) -> tuple[str, ...]:
-    parts = re.split(separator, value) if isinstance(value, str) else value
-    return tuple(filter(None, map(_text, parts[:100]))) if isinstance(parts, list) else ()
-
-
-def _is_pattern(text: str) -> bool:
-    from pathspec import GitIgnoreSpec
-
-    try:
-        GitIgnoreSpec.from_lines([text])
-    except ValueError:
-        return False
-    return True
-
-
-def _first_paragraph(body: str) -> str:
-    for paragraph in re.split(r"\n\s*\n", body.strip()):
-        text = " ".join(line for line in paragraph.split("\n") if not line.startswith("#")).strip()
-        if text:
-            return text[: ENTRY_CAP + 1]
-    return ""
-
-
 def _renamed(skill: Skill, name: str, plugin_root: Path | None = None) -> Skill:
     return replace(skill, name=name, plugin_root=plugin_root)
-
-
-# ── placeholders ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Substitution:
-    """Replaces the placeholders of one use of a skill, and remembers whether there was one for the arguments."""
-
-    def __init__(self, skill: Skill, arguments: str, variables: Mapping[str, str]) -> None:
-        self.arguments = arguments.strip()
-        self.positional = _split(self.arguments)
-        self.named = dict(zip(skill.arguments, self.positional, strict=False))
-        self.variables = {**variables, "CLAUDE_SKILL_DIR": str(skill.directory)}
-        if skill.plugin_root is not None:
-            self.variables["CLAUDE_PLUGIN_ROOT"] = str(skill.plugin_root)
-        names = "|".join(map(re.escape, sorted(filter(str.isidentifier, skill.arguments), key=len, reverse=True)))
-        self.pattern = re.compile(
-            r"(?P<escape>\\)?\$(?:ARGUMENTS\[(?P<index>\d{1,4})\]|(?P<all>ARGUMENTS)\b|(?P<number>\d{1,4})\b"
-            r"|\{(?P<variable>CLAUDE_[A-Z_]+)\}" + (rf"|(?P<name>{names})\b" if names else "|(?P<name>(?!))") + ")"
-        )
-        self.used = False
-
-    def text(self, body: str) -> str:
-        return self.finished(self.replaced(body))
-
-    def finished(self, text: str) -> str:
-        return text if self.used or not self.arguments else f"{text}\n\nARGUMENTS: {self.arguments}"
-
-    def replaced(self, text: str) -> str:
-        return self.pattern.sub(lambda match: self._value(match), text)
-
-    def command(self, text: str) -> str | None:
-        """A command with its placeholders replaced; None if an argument would be more than words to a shell."""
-        values = [self._value(match) for match in self.pattern.finditer(text) if not match["escape"]]
-        return self.replaced(text) if all(map(_SHELL_SAFE.fullmatch, values)) else None
-
-    def _value(self, match: re.Match[str]) -> str:
-        if match["escape"]:
-            return match[0][1:]
-        if match["variable"]:
-            return self.variables.get(match["variable"], match[0])
-        self.used = True
-        if match["all"]:
-            return self.arguments
-        if match["name"]:
-            return self.named.get(match["name"], match[0])
-        index = int(match["index"] or match["number"])
-        return self.positional[index] if index < len(self.positional) else match[0]  # as Claude: left as it is written
-
-
-def _split(arguments: str) -> list[str]:
-    """Words as a shell would see them, quotes taken off; plain words where the quotes do not fit."""
-    try:
-        return shlex.split(arguments)
-    except ValueError:
-        return arguments.split()
