@@ -75,11 +75,13 @@ def _nothing() -> None:
 class Wrapped:
     """A command inside a confinement. `environment` comes on top of the command's own, `pass_fds` stay open in it.
     `close` frees what the wrapping holds, at the end and in every case. `finish` looks at what the command left behind, from
-    a thread; what it answers is told with the outcome, a sentence each."""
+    a thread; what it answers is told with the outcome, a sentence each. `ends_all`: what the command leaves running ends with
+    it; what is seen of that afterwards is on its way out, and no background process."""
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     pass_fds: tuple[int, ...] = ()
+    ends_all: bool = False
     close: Callable[[], None] = _nothing
     finish: Callable[[], Sequence[str]] | None = None
 
@@ -183,7 +185,10 @@ async def _attend(
             survivors = await _to_the_end(tree.end(grace, SystemClock()))
         await output.drain(DRAIN)
         if ended.done() and not survivors and (not output.ended or _group_lives(process.pid)):
-            background = tree.living()
+            if shell.ends_all:
+                survivors = await _to_the_end(tree.end(grace, SystemClock()))
+            else:
+                background = tree.living()
     except asyncio.CancelledError:
         await _to_the_end(tree.end(grace, SystemClock()))
         raise
@@ -275,6 +280,10 @@ class _Shell:
     @property
     def marker(self) -> str:
         return f"{SHELL_MARKER}={self.id}"
+
+    @property
+    def ends_all(self) -> bool:
+        return self._wrapped is not None and self._wrapped.ends_all
 
     async def start(self, output: Output) -> asyncio.subprocess.Process:
         pass_fds = (self._write,) if self._write >= 0 else ()

@@ -430,7 +430,7 @@ def _named(rows: Iterable[_Row]) -> list[Survivor]:
 
 def _has_ended(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return psutil.Process(pid).status() in _GONE
     except psutil.NoSuchProcess:
         return True
     except psutil.Error:

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from tests.unit.process.helpers import Lab, eventually, eventually_async, starting_gun, zombies_of_ours
-from worker_agent.process import SHELL_MARKER, TASK_MARKER, Wrapped
+from worker_agent.process import SHELL_MARKER, TASK_MARKER, Wrapped, end_tree
 
 
 def test_output_of_both_streams_comes_in_the_order_it_was_written(lab: Lab) -> None:
@@ -258,6 +258,15 @@ def test_a_program_or_directory_that_is_not_there_raises_an_os_error(lab: Lab) -
 def test_a_wrapper_gets_the_argv_and_the_directory(lab: Lab) -> None:
     outcome = lab.run("echo in $WRAPPED; cd /usr", wrap=lambda argv, cwd: Wrapped(("env", "WRAPPED=the-box", *argv)))
     assert (outcome.output, str(outcome.cwd)) == ("in the-box\n", "/usr")
+
+
+def test_what_outlives_a_wrapper_that_ends_all_is_no_background_process(lab: Lab) -> None:
+    command = "sleep 60 & echo started"
+    kept = lab.run(command, wrap=lambda argv, cwd: Wrapped(argv))
+    assert kept.background and lab.alive()
+    assert asyncio.run(end_tree(None, None, lab.task, grace=0.2)) == []
+    ended = lab.run(command, wrap=lambda argv, cwd: Wrapped(argv, ends_all=True))
+    assert (ended.output, ended.background, ended.survivors, lab.alive()) == ("started\n", (), (), [])
 
 
 def test_nothing_stays_behind_of_many_commands(lab: Lab) -> None:

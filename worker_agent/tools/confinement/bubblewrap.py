@@ -42,6 +42,7 @@ class Bubblewrap:
             (self.program, "--args", str(fd), "--", *argv),
             environment={"TMPDIR": "/tmp"} if plan.closed else {},
             pass_fds=(fd,),
+            ends_all=plan.closed,
             close=lambda: os.close(fd),
         )
 
