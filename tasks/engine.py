@@ -6,6 +6,8 @@ read. WAL, foreign keys, 10 s busy timeout, synchronous NORMAL.
 
 PostgreSQL: a writing transaction takes one advisory lock. That gives what SQLite gives, one writer at a time: ids of
 events become visible in their order, and a guarded UPDATE is all a decision needs. It also notifies watchers on commit.
+Who has that lock and asks nothing for `HELD` seconds (a process that was frozen, a machine that is gone) loses its connection,
+and with it the lock: all others wait for that. Thawed, it does the same transaction again (`outage.py`).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ SHOWING = ASKING | {
     "user_version",
 }  # fmt: skip
 CONNECT_TIMEOUT = 10  # seconds, PostgreSQL
+HELD = 2.0  # seconds
 _UNREADABLE = "the database URL cannot be read; it looks like postgresql://user@host/name"
 
 
@@ -140,7 +143,8 @@ def _postgres(url: str) -> Driver:
         connect=partial(psycopg.connect, url, autocommit=True, connect_timeout=CONNECT_TIMEOUT),
         errors=psycopg.Error,
         integrity=psycopg.IntegrityError,
-        begin_writing=f"BEGIN; SELECT pg_advisory_xact_lock({POSTGRES_LOCK}), pg_notify('{CHANNEL}', ''), "
+        begin_writing=f"BEGIN; SET LOCAL idle_in_transaction_session_timeout = {int(HELD * 1000)}; "
+        f"SELECT pg_advisory_xact_lock({POSTGRES_LOCK}), pg_notify('{CHANNEL}', ''), "
         "pg_current_xact_id()::text",
         begin_reading="BEGIN",
         is_sqlite=False,
@@ -150,7 +154,8 @@ def _postgres(url: str) -> Driver:
 
 
 def _transaction_id(begun: Any) -> str:
-    """Of the two answers the second holds it."""
+    """Of the three answers the last holds it."""
+    begun.nextset()
     begun.nextset()
     return str(begun.fetchone()[2])
 

@@ -1,6 +1,7 @@
 """A server that goes away comes back: what was asked of it meanwhile waits, and is asked again.
 
-1. Only what says that nobody answered counts (`is_away`): a refused or broken connection, a server that shuts down or starts.
+1. Only what says that nobody answered counts (`is_away`): a refused or broken connection, a server that shuts down or starts, or
+   that gave up waiting for this process (`engine.HELD`).
    An SQLite file is never away.
 2. A transaction is tried again as a whole; what it was to do touches nothing but its connection.
 3. A commit whose answer was lost may have happened. The server knows (`was_committed`), so nothing is done twice.
@@ -16,7 +17,7 @@ from tasks.connection import Pool
 
 OUTAGE = 60.0  # seconds that a server may be away
 PAUSE = 0.1  # seconds between two tries
-_GOING = ("57P01", "57P02", "57P03")  # told to end, crashed, not ready yet
+_GOING = ("57P01", "57P02", "57P03", "25P03")  # told to end, crashed, not ready yet, waited too long for us
 
 
 def is_away(error: BaseException) -> bool:
@@ -28,6 +29,7 @@ def is_away(error: BaseException) -> bool:
         "CrashShutdown",
         "CannotConnectNow",
         "ConnectionTimeout",
+        "IdleInTransactionSessionTimeout",
     ):
         return False
     state = getattr(cause, "sqlstate", "")  # a driver without it is SQLite's

@@ -4,7 +4,11 @@
 2. A task is offered once at a time (`queueing_lock`) and runs once at a time (`lock`). Offered again while it runs, it runs
    after that: the run that is over by then finds that the task has ended, and does nothing.
 3. What a dead node held is offered again by `recover`, which every node calls in a loop: a job of the engine's own for that
-   could be held by the dead node itself.
+   could be held by the dead node itself. It is a new job: what a node that was only frozen says at the end of its own is said of
+   a job that is gone, and not of the one by which another node runs the task.
+4. Jobs are taken by a loop of ours over the engine's `JobManager`, not by its `Worker`: that one stops saying that it lives when it
+   is to end, and when the server went away, and then takes nothing new before all that it runs has ended. Here the node says
+   that it lives (`beat`), and nobody else, until it has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -23,13 +28,15 @@ from worker_agent.errors import ConfigError
 
 if TYPE_CHECKING:
     from procrastinate import App
+    from procrastinate.jobs import Job
 
 SCHEMA = "procrastinate"
 RUN = "coordinator:run"
 QUEUE = "workers"
-POLL = 0.5  # seconds: what was offered again sends no notification
+POLL = 0.5  # seconds: a notification may be lost with its connection
 BEAT = 1.0  # seconds
 STALLED = 3.0  # seconds without a beat until what a node held is offered again
+FORGOTTEN = 3600.0  # seconds without a beat until the engine's row of a node goes
 APPLY_LOCK = 7_266_311_948
 
 log = logging.getLogger(__name__)
@@ -38,6 +45,10 @@ log = logging.getLogger(__name__)
 def queue_of(tags: Iterable[str]) -> str:
     """The queue of tasks that ask for exactly these tags."""
     return "+".join((QUEUE, *sorted(set(tags))))
+
+
+def tags_of(queue: str) -> tuple[str, ...]:
+    return tuple(queue.split("+")[1:])
 
 
 def queues_of(tags: Sequence[str]) -> list[str]:
@@ -69,6 +80,8 @@ class Engine:
         )
         self.app: App = procrastinate.App(connector=self._connector)
         self._database = database
+        self._worker: int | None = None  # as whom the engine knows this process, once it takes jobs
+        self._news = asyncio.Event()  # something was offered, or a slot is free
 
     async def open(self) -> None:
         await asyncio.to_thread(self._make_schema)
@@ -102,40 +115,111 @@ class Engine:
                     raise DatabaseError(f"no node can be given task {task_id}: {error}") from error
             await asyncio.sleep(POLL)
 
-    async def serve(self, run: Callable[[str], Awaitable[None]], *, name: str, slots: int, tags: Sequence[str] = ()) -> None:
+    async def serve(self, run: Callable[[str], Awaitable[bool]], *, slots: int, tags: Sequence[str] = ()) -> None:
         """Run what is offered until cancelled, at most `slots` at once; then nothing new begins, and it returns when all
-        of `run` have. The engine's worker ends with an error when the server was away, or when others took this one for
-        dead: it is begun anew, and what it held is offered again by `recover`."""
+        of `run` have. `run` answers whether it is done with the task: else, or if it raises, the task is offered again."""
+        queues = queues_of(tags)
+        listening = asyncio.create_task(self._listen(queues), name="offers")
+        runs: set[asyncio.Task[None]] = set()
 
-        @self.app.task(name=RUN, pass_context=False)
-        async def _run(task_id: str) -> None:
-            await run(task_id)
+        def ended(one: asyncio.Task[None]) -> None:
+            runs.discard(one)
+            self._news.set()
+
+        try:
+            while True:
+                self._news.clear()
+                job = await self._take(queues) if len(runs) < slots else None
+                if job is not None:
+                    runs.add(one := asyncio.create_task(self._carry(job, run), name=f"offer {job.id}"))
+                    one.add_done_callback(ended)
+                    continue
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), POLL)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, *runs, return_exceptions=True)
+
+    async def _listen(self, queues: list[str]) -> None:
+        """Notice offers as they are made. A connection that is lost is made anew; what was offered meanwhile is polled for."""
+
+        async def heard(**_: object) -> None:
+            self._news.set()
 
         while True:
             try:
-                await self.app.run_worker_async(
-                    queues=queues_of(tags),
-                    name=name,
-                    concurrency=slots,
-                    fetch_job_polling_interval=POLL,
-                    update_heartbeat_interval=BEAT,
-                    stalled_worker_timeout=STALLED,
-                    delete_jobs="always",
-                    install_signal_handlers=False,
-                )
-                return
-            except Exception as error:  # the engine's own, of many kinds
-                log.warning("the engine of node %s begins anew: %s", name, error)
+                await self.app.job_manager.listen_for_jobs(on_notification=heard, queues=queues)
+            except Exception as error:  # the driver's and the engine's, of many kinds
+                log.warning("offers are only polled for: %s", error)
             await asyncio.sleep(POLL)
+
+    async def _take(self, queues: list[str]) -> Job | None:
+        """The next job, if there is one for this node and the server is there."""
+        from procrastinate.exceptions import ConnectorException
+
+        manager = self.app.job_manager
+        try:
+            if self._worker is None:
+                self._worker = await manager.register_worker()
+            return await manager.fetch_job(queues=queues, worker_id=self._worker)
+        except ConnectorException as error:
+            log.warning("nothing can be taken now: %s", error.__cause__ or error)
+            if type(error.__cause__).__name__ == "ForeignKeyViolation":
+                self._worker = None  # so long silent that others forgot it
+            return None
+
+    async def _carry(self, job: Job, run: Callable[[str], Awaitable[bool]]) -> None:
+        task_id, tags = str(job.task_kwargs["task_id"]), tags_of(job.queue)
+        try:
+            is_done = await run(task_id)
+        except Exception:
+            log.exception("task %s broke its node's run", task_id)
+            await asyncio.sleep(POLL)
+            is_done = False
+        while True:
+            try:
+                if not is_done:
+                    await self.offer(task_id, tags)
+                    is_done = True
+                await self._finish(job)
+                return
+            except DatabaseError as error:
+                log.warning("%s", error)
+            await asyncio.sleep(POLL)
+
+    async def _finish(self, job: Job) -> None:
+        """The job is gone, whether it was there or not. Raises `DatabaseError` while the server is away."""
+        from procrastinate.exceptions import ConnectorException
+        from procrastinate.jobs import Status
+
+        assert job.id is not None
+        try:
+            await self.app.job_manager.finish_job_by_id_async(job.id, Status.SUCCEEDED, delete_job=True)
+        except ConnectorException as error:
+            if type(error.__cause__).__name__ != "RaiseException":  # its own word for a job that is not there
+                raise DatabaseError(f"the end of job {job.id} cannot be told: {error.__cause__ or error}") from error
+
+    async def beat(self) -> None:
+        """Say that what was taken here is alive."""
+        if self._worker is not None:
+            await self.app.job_manager.update_heartbeat(self._worker)
 
     async def recover(self) -> list[str]:
         """Offer again what dead nodes held; which tasks they are."""
         manager = self.app.job_manager
         stalled = list(await manager.get_stalled_jobs(seconds_since_heartbeat=STALLED))
         for job in stalled:
-            log.warning("task %s is offered again: the node that ran it is silent", job.task_kwargs.get("task_id"))
-            await manager.retry_job(job)
+            task_id = str(job.task_kwargs["task_id"])
+            log.warning("task %s is offered again: the node that ran it is silent", task_id)
+            await self.offer(task_id, tags_of(job.queue))  # before the old one goes: a node that dies between leaves one
+            await self._finish(job)
+        if stalled:
+            await manager.prune_stalled_workers(FORGOTTEN)
         return [str(job.task_kwargs["task_id"]) for job in stalled]
 
     async def close(self) -> None:
+        """What was taken and not ended is free for others at once."""
+        if self._worker is not None:
+            with suppress(Exception):  # a server that is away: silence says the same, later
+                await self.app.job_manager.unregister_worker(self._worker)
         await self.app.close_async()

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ class _Guest:
 
     parts: Parts
     stack: AsyncExitStack
+    foreign: ForeignChanges
     watching: asyncio.Task[None]
     fence: int
     runs: set[str] = field(default_factory=set)
@@ -67,6 +69,9 @@ class Node:
         self._at_rest = asyncio.Event()  # nothing runs
         self._at_rest.set()
         self._is_lost = False
+        self._breath = ThreadPoolExecutor(1, "heartbeat")  # the loop's own threads may all be at work for long
+        self._breathing = asyncio.Lock()
+        self._next_breath: asyncio.Task[bool] | None = None  # one that has not begun
 
     def end(self) -> None:
         """Drain, then return from `serve`; told again, without waiting for turns to end."""
@@ -79,9 +84,7 @@ class Node:
         living one has it."""
         await asyncio.to_thread(self._database.write, lambda conn: nodes.join(conn, self._own))
         await self._engine.open()
-        working = asyncio.create_task(
-            self._engine.serve(self._run, name=self._own.name, slots=self._own.slots, tags=self._own.tags)
-        )
+        working = asyncio.create_task(self._engine.serve(self._run, slots=self._own.slots, tags=self._own.tags))
         beating = asyncio.create_task(self._beat())
         on_ready()
         try:
@@ -109,8 +112,9 @@ class Node:
     async def _beat(self) -> None:
         while True:
             try:
-                if await asyncio.to_thread(self._say_alive):
+                if await self._said_alive():
                     self._ending.set()
+                await self._engine.beat()
                 await self._engine.recover()
             except Fenced as error:
                 self._say(str(error))
@@ -123,8 +127,18 @@ class Node:
                 log.warning("node %s cannot look after others: %s", self._own.name, error)
             await asyncio.sleep(BEAT)
 
+    async def _said_alive(self) -> bool:
+        """Whether to drain. Who asks while another still waits for its turn has the same answer."""
+        if self._next_breath is None:
+            self._next_breath = asyncio.create_task(self._breathe(), name="heartbeat")
+        return await asyncio.shield(self._next_breath)
+
+    async def _breathe(self) -> bool:
+        async with self._breathing:
+            self._next_breath = None  # who asks from now on wants what runs from now on to be said
+            return await asyncio.get_running_loop().run_in_executor(self._breath, self._say_alive)
+
     def _say_alive(self) -> bool:
-        """Whether to drain."""
         import psutil
 
         running, memory, load = tuple(self._running), psutil.Process().memory_info().rss, os.getloadavg()[0]
@@ -134,8 +148,8 @@ class Node:
 
     # ── one task ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _run(self, task_id: str) -> None:
-        """Run the task until it has ended, or is another's; offered again if it was given back. One that runs here already was
+    async def _run(self, task_id: str) -> bool:
+        """Run the task until it has ended, or is another's; False if it is to be offered again. One that runs here already was
         offered because this node was taken for dead: its offer stays open until that run is over, and a run that another node
         took over ends now."""
         while task_id in self._running:
@@ -144,13 +158,16 @@ class Node:
         self._running.add(task_id)
         self._at_rest.clear()
         try:
-            await self._run_once(task_id)
+            return await self._run_once(task_id)
+        except DatabaseError:
+            raise
         except (StoreError, ConfigError) as error:
             await asyncio.to_thread(self._refuse, task_id, error)
+            return True
         finally:
             self._running.discard(task_id)
             with suppress(DatabaseError, Fenced):  # the next beat says it, or meets the same
-                await asyncio.to_thread(self._say_alive)
+                await self._said_alive()
             if not self._running:
                 self._at_rest.set()
 
@@ -161,14 +178,13 @@ class Node:
             if task is not None and guest is not None and task.attempt and task.owner != leases.this_owner():
                 await guest.parts.backend.stop(task_id, Cause.LOST)
 
-    async def _run_once(self, task_id: str) -> None:
+    async def _run_once(self, task_id: str) -> bool:
         task = await asyncio.to_thread(self._look, task_id)
         if task is None or task.is_terminal:
-            return
+            return True
         if self._ending.is_set():
-            await self._engine.offer(task_id, task.tags or ())
-            return
-        await asyncio.to_thread(self._say_alive)  # before it begins: who stops it looks here
+            return False
+        await self._said_alive()  # before it begins: who stops it looks here
         guest = await self._guest_of(task.session_id)
         guest.runs.add(task_id)
         try:
@@ -183,8 +199,8 @@ class Node:
             if not guest.runs:
                 await self._leave(task.session_id)
         after = await asyncio.to_thread(self._look, task_id)
-        if self._ending.is_set() and not self._is_lost and after is not None and after.is_live:
-            await self._engine.offer(task_id, after.tags or ())
+        is_over = after is None or after.is_terminal
+        return is_over or not (self._ending.is_set() or guest.parts.store.failure is not None)
 
     async def _end_left_behind(self, guest: _Guest, task: TaskRecord) -> None:
         """Commands in the background of an earlier run: they cannot be taken over, and say so."""
@@ -201,7 +217,7 @@ class Node:
         from tasks.states import TaskStatus
 
         task = self._look(task_id)
-        if task is None or task.is_terminal or isinstance(error, (Fenced, DatabaseError, NotFound)):
+        if task is None or task.is_terminal or isinstance(error, (Fenced, NotFound)):
             log.warning("task %s: %s", task_id, error)
             return
         end = Ended(
@@ -220,8 +236,8 @@ class Node:
         async with self._entering:
             record = await asyncio.to_thread(self._database.read, lambda conn: sessions.get(conn, session_id))
             guest = self._guests.get(session_id)
-            if guest is not None and guest.fence != record.fence:
-                await self._leave(session_id)  # another process drives it now: what ran under the old one is fenced
+            if guest is not None and (guest.fence != record.fence or guest.parts.store.failure is not None):
+                await self._leave(session_id)  # what ran under another owner is fenced; what stores nothing runs nothing
                 guest = None
             if guest is None:
                 guest = self._guests[session_id] = await self._enter_as_guest(record)
@@ -237,7 +253,7 @@ class Node:
         foreign = ForeignChanges(parts.store, parts.wakes.elsewhere, self._reactions(record.id, parts))
         foreign.notify()  # what happened before anybody listened
         watching = asyncio.create_task(foreign.watch(), name=f"foreign changes of {record.id}")
-        return _Guest(parts, stack, watching, record.fence)
+        return _Guest(parts, stack, foreign, watching, record.fence)
 
     def _reactions(self, session_id: str, parts: Parts) -> Reactions:
         """Of what others do only that concerns this node which ends or reaches what runs here."""
@@ -281,6 +297,7 @@ class Node:
         guest = self._guests.pop(session_id, None)
         if guest is None:
             return
+        await guest.foreign.settle()
         guest.watching.cancel()
         await asyncio.gather(guest.watching, return_exceptions=True)
         await guest.parts.leave()

@@ -61,6 +61,10 @@ class ForeignChanges:
                 self._reactions.lost()
                 return
 
+    async def settle(self) -> None:
+        """Until it is said of everything that is being ended that it has: others wait to hear it."""
+        await asyncio.gather(*self._unwinding, return_exceptions=True)
+
     async def _look(self) -> None:
         mine = self._reactions.running()
         tasks = self._store.read(lambda conn: self._read(conn, mine))

@@ -73,6 +73,35 @@ def test_what_is_asked_while_the_server_is_away_waits_and_is_done_once(store: St
     writer.close()
 
 
+@pytest.mark.parametrize("by_writer", [False, True])
+def test_who_is_frozen_within_a_transaction_holds_nobody_up_and_does_it_once_when_it_thaws(
+    store: Store, by_writer: bool
+) -> None:
+    begun, thawed, tries = threading.Event(), threading.Event(), []
+
+    def freezing(conn: Connection) -> str:
+        tries.append(1)
+        begun.set()
+        assert thawed.wait(30)
+        return str(note(store, "frozen")(conn))
+
+    writer, frozen = Writer(store.db), Database.open(store.db.place.url or "")
+    held = writer.submit(freezing) if by_writer else None
+    thread = threading.Thread(target=frozen.write, args=(freezing,)) if not by_writer else None
+    if thread is not None:
+        thread.start()
+    assert begun.wait(30)
+    store.db.write(note(store, "other"))  # returns, though who has the lock says nothing
+    assert notes(store) == ["other"]
+    thawed.set()
+    if thread is not None:
+        thread.join()
+    assert held is None or held.result(30) == "frozen"
+    assert notes(store) == ["frozen", "other"] and len(tries) == 2
+    writer.close()
+    frozen.close()
+
+
 def test_a_watcher_hears_again_after_an_outage_and_counts_it_as_a_change(store: Store) -> None:
     with Watcher(store.db) as watcher:
         assert not watcher.changed(0)
