@@ -1,10 +1,7 @@
 """`AgentContext`: the context steps of one agent, with a model to summarise by and a journal to record in.
 
-The steps themselves are pure (`context/`); here is what needs a client: the summary of a compaction and the background
-summaries of collapses, each by the means its model has (see `context/collapse.py`): the server's on-demand compaction
-where thinking is bound; else the agent's own model on the agent's own prefix, so that the cache serves it; else, where
-nothing is cached, a small model on plain text. A call that summarises never compacts itself, and what it summarises is
-sent as it was sent before, user context included.
+The steps themselves are pure (`context/`); here is when they run and what becomes of what they decide: recorded, so that a
+resumed agent has the same view. How a model is asked for a summary says `summaries.py`.
 """
 
 from __future__ import annotations
@@ -12,19 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from worker_agent import disk, prompts
-from worker_agent import events as e
 from worker_agent import messages as m
-from worker_agent.api.client import ModelInfo, ModelRequest
-from worker_agent.api.retry import RetrySchedule
+from worker_agent.api.client import ModelInfo
 from worker_agent.context import autocompact, rebuild
 from worker_agent.context.autocompact import Pressure
 from worker_agent.context.collapse import Means, Stretch, means_for
 from worker_agent.context.pipeline import Outcome, Pipeline, surviving
 from worker_agent.context.spill import spill_text
-from worker_agent.context.tokens import effective_window, estimate
+from worker_agent.context.tokens import effective_window
 from worker_agent.context.values import (
     Clear,
     Collapse,
@@ -37,23 +30,20 @@ from worker_agent.context.values import (
     from_message,
     to_message,
 )
-from worker_agent.context.view import newest_part, with_user_context, without_media, without_thinking
-from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.context.view import newest_part, without_media
+from worker_agent.errors import ModelError
 from worker_agent.loop.agent import Agent
-from worker_agent.messages import Block, Message, Usage
+from worker_agent.messages import Block, Message
 from worker_agent.session import planning
-from worker_agent.tools import files
-from worker_agent.tools.builtin.read import image_type
+from worker_agent.session.afresh import files_afresh
+from worker_agent.session.summaries import Summaries
 
-MAX_SUMMARY_TRIES = 3
 SMALLEST_REFUSED = 2_000  # tokens: less is never taken for a window
 MAX_STAGE_FAILURES = 3
-COLLAPSE_OUTPUT = 8_000  # tokens
 GIANT_SHARE = 0.25  # of the effective window: a new result as large as this goes to a file before a compaction
 UNCERTAIN_SHARE = 0.02  # of the window: with more estimated than this, a decision at the edge asks the endpoint
 EDGE = 1.15  # times the effective window: far beyond it, no exact count is needed
 EDITING_BETA = "context-management-2025-06-27"
-_TOO_LONG = frozenset({ErrorKind.PROMPT_TOO_LONG, ErrorKind.REQUEST_TOO_LARGE})
 
 Rebuild = Callable[[], Awaitable[Sequence[Message]]]
 
@@ -98,7 +88,7 @@ class AgentContext:
         self._take_up(self.stored)
         self._staging: asyncio.Task[None] | None = None
         self._stage_failures = 0
-        self._has_small_model = True
+        self._summaries = Summaries(self.agent)
 
     # ── the loop's port ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,7 +147,7 @@ class AgentContext:
         uncertain = outcome.uncertain > effective * UNCERTAIN_SHARE and outcome.tokens < effective * EDGE
         if outcome.pressure is Pressure.ROOM or not uncertain:
             return outcome.tokens, outcome.pressure
-        counted = await self.agent.client.count_tokens(self._request(outcome.view, info))
+        counted = await self.agent.client.count_tokens(self._summaries.request(outcome.view, info))
         if counted is None:
             return outcome.tokens, outcome.pressure
         return counted, self.pipeline.pressure(counted, effective, tracking)
@@ -192,7 +182,7 @@ class AgentContext:
             if trigger == "auto":
                 return None
             past = tuple(without_media(message) for message in view) if trigger == "media" else view
-        summary = await self._summary(past, info, "\n".join(filter(None, (instructions, *hints))))
+        summary = await self._summaries.of(past, info, "\n".join(filter(None, (instructions, *hints))))
         if summary is None:
             return None
         text, usage = summary
@@ -204,7 +194,7 @@ class AgentContext:
             summary=text,
             kept=stored_kept,
             rebuilt=[
-                *await self._files(info),
+                *await files_afresh(self.agent, info),
                 *await self.rebuild_tasks(),
                 *rebuild.plan_and_skills(messages, stored_kept, at),
                 *planning.news(stored_kept, self.agent.tool_context.permissions.mode, at),
@@ -244,7 +234,19 @@ class AgentContext:
         self.pipeline.restart(())
         self.stored = ()
 
-    # ── summaries ──────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _stage(self, stretch: Stretch, info: ModelInfo) -> None:
+        """Summarise `stretch` and stage it. A failure stages nothing: autocompact takes its place."""
+        try:
+            staged = await self._summaries.collapse(stretch, info)
+        except ModelError:
+            staged = None
+        except BaseException:
+            self.pipeline.stage(None)
+            raise
+        self.pipeline.stage(staged)
+        self._stage_failures = self._stage_failures + 1 if staged is None else 0
+
+    # ── what is kept and what is recorded ──────────────────────────────────────────────────────────────────────────
 
     def _kept(self, view: tuple[Message, ...], messages: tuple[Message, ...], info: ModelInfo) -> tuple[Message, ...]:
         """What a compaction keeps; of what was answered nothing, if nothing would be left to summarise."""
@@ -254,125 +256,6 @@ class AgentContext:
         kept = autocompact.kept(part, info, effective_window(info, context), context.compact_keep, rebuilt)
         left = {message.id for message in view if message.kind != "boundary"} - {message.id for message in kept}
         return kept if left else autocompact.unanswered_prompts(part, rebuilt)
-
-    async def _summary(
-        self, past: tuple[Message, ...], info: ModelInfo, instructions: str
-    ) -> tuple[str | Message, Usage] | None:
-        if means_for(info) is Means.SERVER and (done := await self._by_server(past, info, instructions)):
-            return done
-        prompt = prompts.load("compact")
-        if instructions:
-            prompt += f"\n\nWhat the person asks of this summary: {instructions}"
-        asked = m.user(prompt, kind="meta", meta=True)
-        as_text = False
-        for _ in range(MAX_SUMMARY_TRIES):
-            try:
-                request = self._plain(past, asked, info) if as_text else self._request((*past, asked), info)
-                answer = await self._call(request)
-            except ModelError as error:
-                if error.kind in _TOO_LONG:
-                    past = tuple(map(without_thinking, autocompact.drop_oldest(past, _share_too_much(error))))
-                elif error.kind is not ErrorKind.INVALID_REQUEST or as_text:
-                    return None
-                as_text = as_text or error.kind is ErrorKind.INVALID_REQUEST
-                if not past:
-                    return None
-                continue
-            if text := answer.text.strip():
-                return text, answer.usage or Usage()
-            as_text = True  # it called tools instead
-        return None
-
-    async def _by_server(
-        self, past: tuple[Message, ...], info: ModelInfo, instructions: str, *, spare: bool = False
-    ) -> tuple[Message, Usage] | None:
-        """The server's compaction of `past`; None where it cannot: the client's own summary takes over."""
-        try:
-            answer = await self._call(replace(self._request(past, info), compact=instructions), spare=spare)
-        except ModelError:
-            return None
-        block = next((b for b in answer.content if b.get("type") == "compaction" and b.get("content")), None)
-        if block is None:
-            return None
-        return replace(answer, content=(block,), wire=b"", kind="summary", meta=True), answer.usage or Usage()
-
-    def _request(self, view: tuple[Message, ...], info: ModelInfo, purpose: str = "summary") -> ModelRequest:
-        """A call on the agent's own prefix: the same bytes in front, so that the cache and the signatures hold."""
-        return ModelRequest(
-            model=info.id,
-            max_tokens=min(self.agent.settings.context.summary_reserve, info.max_output),
-            system=self.agent.system,
-            tools=self.agent.registry.specs(),
-            messages=with_user_context(view, self.agent.user_context),
-            conversation=self._conversation(purpose, view),
-            effort=self.agent.effort,
-            single=True,
-        )
-
-    def _plain(self, messages: Sequence[Message], asked: Message, info: ModelInfo) -> ModelRequest:
-        """A call that knows the messages as plain text only: any endpoint takes it, and thinking has no part in it."""
-        room = int(effective_window(info, self.agent.settings.context) * info.chars_per_token * 0.8)
-        text = _as_text(messages, room) or "(nothing)"
-        return ModelRequest(
-            model=info.id,
-            max_tokens=min(COLLAPSE_OUTPUT, info.max_output),
-            system=(),
-            tools=(),
-            messages=(m.user(text, kind="meta", meta=True), asked),
-            conversation=self._conversation("text", messages),
-            single=True,
-        )
-
-    def _conversation(self, purpose: str, messages: Sequence[Message]) -> str:
-        last = messages[-1].id if messages else "nothing"
-        return f"{self.agent.tool_context.agent_id}/{purpose}/{last}"
-
-    async def _stage(self, stretch: Stretch, info: ModelInfo) -> None:
-        """Summarise `stretch` and stage it. A failure stages nothing: autocompact takes its place."""
-        try:
-            staged = await self._summarise(stretch, info)
-        except ModelError:
-            staged = None
-        except BaseException:
-            self.pipeline.stage(None)
-            raise
-        self.pipeline.stage(staged)
-        self._stage_failures = self._stage_failures + 1 if staged is None else 0
-
-    async def _summarise(self, stretch: Stretch, info: ModelInfo) -> Collapse | None:
-        if stretch.means is Means.SERVER:
-            done = await self._by_server(stretch.messages, info, "", spare=True)
-            return stretch.collapse("", done[0].content[0]) if done else None
-        prompt = prompts.load("collapse")
-        if stretch.means is Means.PREFIX:
-            prompt = f"{_which(stretch)}\n\n{prompt}"
-            asked = m.user(prompt, kind="meta", meta=True)
-            request = self._request((*stretch.before, *stretch.messages, asked), info, "collapse")
-            request = replace(request, max_tokens=min(COLLAPSE_OUTPUT, info.max_output))
-            text = (await self._call(request, spare=True)).text.strip()
-            return stretch.collapse(text) if text else None
-        text = (await self._by_small_model(stretch, m.user(prompt, kind="meta", meta=True), info)).text.strip()
-        return stretch.collapse(text) if text else None
-
-    async def _by_small_model(self, stretch: Stretch, asked: Message, info: ModelInfo) -> Message:
-        """The small model, or the agent's own where the endpoint has no such model."""
-        if self._has_small_model:
-            small = await self.agent.client.model_info(self.agent.settings.small_model)
-            try:
-                return await self._call(self._plain(stretch.messages, asked, small), spare=True)
-            except ModelError as error:
-                if error.kind is not ErrorKind.NOT_FOUND:
-                    raise
-                self._has_small_model = False
-        return await self._call(self._plain(stretch.messages, asked, info), spare=True)
-
-    async def _call(self, request: ModelRequest, *, spare: bool = False) -> Message:
-        """One summarising call with the same schedule as any other; `spare`: beside the agent's own turns."""
-        schedule = RetrySchedule(self.agent.settings.retry, self.agent.rng)
-        tokens = estimate(request.messages, 4.0)
-        return await self.agent.caller().ask(request, tokens, purpose=e.Purpose.SUMMARY, schedule=schedule, spare=spare)
-
-    # ── what is kept and what is read afresh ───────────────────────────────────────────────────────────────────────
 
     def _spill_giants(self, messages: tuple[Message, ...], info: ModelInfo) -> None:
         """New results that alone fill a quarter of the window go to files: no summary helps there. What was answered
@@ -388,21 +271,6 @@ class AgentContext:
                     texts[block["tool_use_id"]] = self._spill(block["tool_use_id"], block["content"])
         if texts:
             self.pipeline.decide(Spill(texts))
-
-    async def _files(self, info: ModelInfo) -> list[Message]:
-        """The files last read, afresh, newest first: at most 5, each and all within their caps and a fifth of the
-        window."""
-        context = self.agent.settings.context
-        latest = sorted(self.agent.tool_context.read_files.items(), key=lambda item: item[1].order, reverse=True)
-        tokens = min(context.rebuild_files_tokens, effective_window(info, context) // 5)
-        room = int(tokens * info.chars_per_token)
-        each = min(int(context.rebuild_file_tokens * info.chars_per_token), room // max(1, context.rebuild_files))
-        found: list[Message] = []
-        for path, _ in latest[: context.rebuild_files]:
-            if text := await asyncio.to_thread(_beginning, path, each):
-                shown = self.agent.tool_context.redact(m.clean(text))
-                found.append(rebuild.file_message(str(path), shown, self.agent.clock.now()))
-        return found
 
     def _spill(self, tool_use_id: str, text: str) -> str:
         return spill_text(text, tool_use_id, self.agent.tool_context.spill_dir, self.agent.settings.tools.preview)
@@ -442,78 +310,9 @@ def _betas(outcome: Outcome) -> tuple[str, ...]:
     return (EDITING_BETA,) if outcome.context_management else ()
 
 
-def _share_too_much(error: ModelError) -> float:
-    """The share of a prompt to leave out, by what the refusal says of its size."""
-    if not error.limit or not error.actual or error.actual <= error.limit:
-        return 0.2
-    return min(0.9, max(0.2, 1.05 - error.limit / error.actual))
-
-
-def _which(stretch: Stretch) -> str:
-    """Which part of the conversation is meant, where all of it is sent."""
-    if not any(message.kind == "answer" for message in stretch.before):
-        return "Only your own steps above and their results are meant below, all of them, earlier summaries included."
-    return (
-        f"Only the latest part of the conversation is meant below: your last {stretch.turns} answers and what their"
-        " calls brought. What stands before them stays as it is; leave it out."
-    )
-
-
 def _named(block: Block, messages: Sequence[Message]) -> str:
     if block["type"] != "tool_result":
         return f"a block of type {block['type']}"
     calls = (call for message in messages for call in message.tool_uses)
     name = next((call["name"] for call in calls if call["id"] == block["tool_use_id"]), None)
     return f"a result of the tool {name}" if name else "a block of type tool_result"
-
-
-def _beginning(path: Path, characters: int) -> str:
-    """The beginning of a regular file as text, of one that no reader reads as text (a picture, a PDF, a notebook) its
-    name and kind; "" for anything else and for what cannot be read. Blocks."""
-    try:
-        data = disk.read_beginning(path, limit=4 * characters)
-    except OSError:
-        return ""
-    if data.startswith(b"%PDF-"):
-        kind: str | None = "a PDF"
-    else:
-        kind = image_type(data) or ("a notebook" if path.suffix == ".ipynb" else None)
-    text = None if kind else files.decode(data)
-    if text is None:
-        return f"[{path.name} is {kind or 'binary data'}. It was read before; Read shows it again.]"
-    return files.printable(text.text)[:characters]
-
-
-def _as_text(messages: Sequence[Message], room: int) -> str:
-    """A stretch as plain text, for a model that has neither its tools nor its prompt; the longest parts are cut so that
-    it has about `room` characters."""
-    parts = [part for message in messages for block in message.content if (part := _block_text(message.role, block))]
-    limit = _fair_limit([len(part) for part in parts], room)
-    return "\n".join(part if len(part) <= limit else f"{part[:limit]} […]" for part in parts)
-
-
-def _block_text(role: str, block: Block) -> str:
-    match block.get("type"):
-        case "text":
-            return f"[{role}] {block['text']}"
-        case "tool_use":
-            return f"[call] {block['name']} {m.canonical(block['input']).decode()}"
-        case "tool_result":
-            content = block.get("content", "")
-            if not isinstance(content, str):
-                content = "\n".join(inner.get("text") or f"({inner.get('type')})" for inner in content)
-            return f"[result] {content}"
-        case "compaction":
-            return f"[summary of what came before] {block['content']}"
-        case _:
-            return ""
-
-
-def _fair_limit(lengths: Sequence[int], room: int) -> int:
-    """The length to cut parts to, so that all have `room`; short ones leave theirs to the others."""
-    for position, length in enumerate(sorted(lengths)):
-        share = room // (len(lengths) - position)
-        if length > share:
-            return share
-        room -= length
-    return max(lengths, default=0)
