@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from coordinator import tracing
 from coordinator.agents.announced import Announced
@@ -53,9 +52,6 @@ from worker_agent.tools.permissions import Policy
 from worker_agent.tools.registry import ToolRegistry
 from worker_agent.tools.rules import Places
 from worker_agent.tools.tool_hooks import HookedTools
-
-if TYPE_CHECKING:
-    pass
 
 WORKER_SCHEMA_TRIES = 3
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
+from typing import assert_never
 
 from worker_agent.api.client import (
     BlockClosed,
@@ -102,6 +103,8 @@ class _Answer:
                     open_block=in_json(event.open_block, self._redact),
                     stop_details=in_json(event.stop_details, self._redact),
                 )
+            case _:
+                assert_never(event)
 
     def _rest(self, index: int) -> Iterator[ModelEvent]:
         piece, stream = self._open.pop(index, (TextPiece, None))

@@ -233,5 +233,5 @@ def _speaks_of(decision: Decision, results: set[str], ids: set[str]) -> bool:
             return not results.isdisjoint(cleared)
         case StripThinking(last=last, first=first):
             return last in ids and not first
-        case _:
+        case Snip() | Collapse():
             return False

@@ -48,11 +48,21 @@ class Stop:
     error: ModelError | None = None
 
 
+AfterAnswer = Literal[
+    ContinueReason.NEXT_TURN,
+    ContinueReason.MAX_OUTPUT_TOKENS_ESCALATE,
+    ContinueReason.MAX_OUTPUT_TOKENS_RECOVERY,
+    ContinueReason.COLLAPSE_DRAIN_RETRY,
+    ContinueReason.REACTIVE_COMPACT_RETRY,
+]
+"""What an answer can lead to; the other transitions are taken at the end of a turn (`stop.py`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class GoOn:
     """Take this transition; `cap` goes with `max_output_tokens_escalate`."""
 
-    reason: ContinueReason
+    reason: AfterAnswer
     cap: int | None = None
     paused: bool = False
 

@@ -21,12 +21,21 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, assert_never
 
 from worker_agent import events as e
 from worker_agent import messages as m
 from worker_agent.api.call import Call
-from worker_agent.api.client import BlockClosed, Finished, ModelEvent, ModelInfo, ModelRequest, TextPiece, ThinkingPiece
+from worker_agent.api.client import (
+    BlockClosed,
+    Finished,
+    ModelEvent,
+    ModelInfo,
+    ModelRequest,
+    Started,
+    TextPiece,
+    ThinkingPiece,
+)
 from worker_agent.api.fallback import OverloadCounter, strip_thinking
 from worker_agent.api.retry import RetrySchedule
 from worker_agent.context.view import with_user_context, without_media
@@ -277,6 +286,10 @@ class ModelTurn:
             case Finished():
                 if event.stop_reason != "max_tokens":
                     current.add_unreadable()
+            case Started():
+                pass
+            case _:
+                assert_never(event)
         return []
 
     def _close(self, event: BlockClosed, request: ModelRequest) -> None:

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import assert_never
 
 from worker_agent import events as e
 from worker_agent.api.fallback import OverloadCounter
@@ -168,6 +169,8 @@ class Pass:
                 events = self._run_tools()
             case GoOn():
                 events = self._go_on(verdict)
+            case _:
+                assert_never(verdict)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -249,7 +252,7 @@ class Pass:
                     yield event
                 self.next = transitions.next_turn(self.state, (), paused=verdict.paused)
             case _:
-                raise AssertionError(f"{verdict.reason} is no verdict of decide()")
+                assert_never(verdict.reason)
 
     async def _compact_now(self, error: ModelError) -> AsyncIterator[e.Event]:
         params = self.params

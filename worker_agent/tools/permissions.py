@@ -257,7 +257,7 @@ class _Call:
                 return Verdict(own, None, f"the tool {self.facts.name}", reason)
             case Allow():
                 return Verdict(own, None, f"the tool {self.facts.name}", own.reason or "the tool allows it")
-            case _:
+            case Ask() | Passthrough():
                 return None
 
     def _by_mode(self, shell: ShellJudge | None, own: Decision) -> Verdict | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from coordinator.cli import render
 from coordinator.cli.commands.agents import agent_row
@@ -107,6 +107,8 @@ async def _send(desk: Desk, words: str) -> None:
             desk.console.note(f"it had ended: {sent.task.id} goes on with its conversation")
         case Sent.KILLED:
             raise Unusable(f"{sent.task.id} was killed; a message does not revive it")
+        case _:
+            assert_never(sent.sent)
 
 
 async def _agents(desk: Desk, words: str) -> None:
