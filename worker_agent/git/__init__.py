@@ -10,11 +10,11 @@ A repository's configuration, attributes and hooks name programs, and whoever wr
 4. Every call is bounded in time and output, its standard input is closed, and its whole process tree is ended (`run.py`).
 """
 
-from worker_agent.git.place import Place, git_directory, place_of, read_branch
-from worker_agent.git.quiet import NOT_INTO, quiet_environment, settings_of, untamed
+from worker_agent.git.place import Place, place_of, read_branch
+from worker_agent.git.quiet import NOT_INTO, settings_of
 from worker_agent.git.run import NONE, Done, filtered, git_now, left_out, quoted, run_git
 
 __all__ = [
-    "NONE", "NOT_INTO", "Done", "Place", "filtered", "git_directory", "git_now", "left_out", "place_of", "quiet_environment",
-    "quoted", "read_branch", "run_git", "settings_of", "untamed",
+    "NONE", "NOT_INTO", "Done", "Place", "filtered", "git_now", "left_out", "place_of", "quoted", "read_branch",
+    "run_git", "settings_of",
 ]  # fmt: skip

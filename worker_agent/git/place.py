@@ -30,15 +30,6 @@ class Place:
     bare: bool
 
 
-def git_directory(cwd: Path) -> Path | None:
-    """The git directory that git, started in `cwd`, would use; None outside of a repository. Starts nothing.
-
-    For a nested repository it is the nested one's, also of a bare one made of tracked files: whoever compares it with the
-    git directory of the session's own directory sees whether a `cd` leads into another repository."""
-    place = place_of(cwd)
-    return place.git if place else None
-
-
 def place_of(cwd: Path) -> Place | None:
     """The repository that git, started in `cwd`, would use. Starts nothing."""
     start = Path(os.path.realpath(cwd))

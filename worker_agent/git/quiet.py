@@ -1,4 +1,4 @@
-"""The environment in which git runs nothing of a repository, and what even that cannot switch off.
+"""The environment in which our git runs nothing of a repository.
 
 Switched off by fixed settings: hooks, fsmonitor, pagers, editors, helpers, signing, transports and lazy fetching. What a
 repository names itself (a filter, a diff or merge driver, a hook of the configuration) is switched off by its name: the
@@ -24,7 +24,6 @@ from types import MappingProxyType
 
 from worker_agent.config import tool_environment
 from worker_agent.errors import ConfigError
-from worker_agent.git.place import place_of
 
 LIST_TIMEOUT = 5.0  # seconds to list a configuration
 MAX_LIST = 4 * 1024 * 1024  # bytes of it
@@ -102,40 +101,6 @@ _BY_NAME = tuple(
 )
 _HOOK = re.compile(r"(hook\..*)\.[^.]*", re.DOTALL)  # hooks of the configuration, from git 2.54 on
 _FILTER = re.compile(r"filter\.(.*)\.(clean|smudge|process|required)", re.DOTALL)
-
-
-def quiet_environment(*directories: Path) -> dict[str, str]:
-    """What to add to the environment of a shell command so that a `git status`, `log`, `diff`, `show`, `blame`, `branch
-    --list`, `ls-files`, `rev-parse` or `grep` in it runs nothing of the repositories around `directories` (all those in
-    which the command may start git: the working directory, and where a `cd` or `-C` leads).
-
-    To be added to `tool_environment`, which lacks what would steer git to another repository. It starts `git config
-    --list`, which runs nothing, in each directory: some 3 ms. Not covered are options that name a program
-    (`--ext-diff`, `--textconv` run harmless ones; `-c`, `-O`, `--upload-pack` do what they say) and what `untamed` tells.
-    Raises `ConfigError` where the configuration cannot be read: then nothing may run unasked."""
-    return _quiet(key for directory in directories for key in settings_of(directory))
-
-
-def untamed(directory: Path) -> tuple[str, ...]:
-    """What `quiet_environment` cannot switch off around `directory`, each in a few words; empty if nothing is left.
-
-    It runs nothing either. Each is about reading: of files elsewhere, or by git in a submodule."""
-    place = place_of(directory)
-    if place is None:
-        return ()
-    found = []
-    if place.bare:
-        found.append(f"{place.directory} is a repository without a .git, of which tracked files can be made")
-    try:
-        settings = settings_of(directory)
-    except ConfigError as error:
-        return (*found, str(error))
-    tree = settings.get("core.worktree")
-    if tree and os.path.realpath(place.git / tree) != str(place.directory):
-        found.append(f"core.worktree leads to {tree}")
-    if (place.directory / ".gitmodules").exists():
-        found.append("it has submodules, whose own settings count in them")
-    return tuple(found)
 
 
 def own_environment(settings: Iterable[str], more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:

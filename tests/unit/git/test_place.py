@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hostile import run
-from worker_agent.git import git_directory, place_of, read_branch
+from worker_agent.git import place_of, read_branch
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def repository(tmp_path: Path) -> Path:
 def test_it_is_the_one_that_git_finds(repository: Path, where: str) -> None:
     asked = run(repository / where, "rev-parse", "--absolute-git-dir", check=False)
     expected = os.fsdecode(asked.stdout).strip() if asked.returncode == 0 else None
-    found = git_directory(repository / where)
-    assert (str(found) if found else None) == expected
+    found = place_of(repository / where)
+    assert (str(found.git) if found else None) == expected
 
 
 def test_a_branch_is_read_without_git(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.hostile import FILTERS, IDENTITY, Hostile, hostile, run
 from worker_agent.config import tool_environment
 from worker_agent.errors import ConfigError
-from worker_agent.git import filtered, git_now, quiet_environment, untamed
+from worker_agent.git import filtered, git_now, settings_of
 
 READS = (
     "status", "status --porcelain -uall --ignored", "diff", "diff HEAD", "diff --stat main side", "diff --cached", "log -p",
@@ -73,18 +73,6 @@ def test_what_plain_git_runs_ours_does_not(repository: Hostile, tmp_path: Path) 
     }  # fmt: skip
 
 
-def test_a_shell_line_in_the_quiet_environment_runs_nothing_and_still_tells(repository: Hostile) -> None:
-    environment = {**tool_environment(), **quiet_environment(repository.top)}
-
-    def shell(words: list[str]) -> None:
-        subprocess.run(["bash", "-c", "git " + " ".join(words)], cwd=repository.top, env=environment, capture_output=True)
-
-    assert closed_by(repository, READS, shell) == {}
-    (repository.top / "a.ext").write_text("new\n")
-    shown = subprocess.run("git diff; git log --oneline", shell=True, cwd=repository.top, env=environment, capture_output=True)
-    assert b"+new" in shown.stdout and b"second" in shown.stdout, shown
-
-
 def test_the_caller_steers_nothing(repository: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     run(tmp_path, "init", "-q", "-b", "elsewhere", str(other))
@@ -116,7 +104,7 @@ def test_a_program_called_git_in_the_repository_is_not_ours(repository: Hostile,
     assert git_now(repository.top, "rev-parse", "HEAD").code == 0 and repository.sprung() == set()
 
 
-def test_a_submodule_is_not_entered_and_is_named(repository: Hostile, tmp_path: Path) -> None:
+def test_a_submodule_is_not_entered(repository: Hostile, tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     run(inner, "init", "-q")
@@ -132,16 +120,6 @@ def test_a_submodule_is_not_entered_and_is_named(repository: Hostile, tmp_path: 
     assert repository.sprung() == {"fsmonitor of a submodule"}
     assert git_now(outer, "status", "--porcelain").code == 0 and git_now(outer, "diff").code == 0
     assert repository.sprung() == set()
-    assert any("submodules" in reason for reason in untamed(outer))
-
-
-def test_what_cannot_be_switched_off_is_told(repository: Hostile, tmp_path: Path) -> None:
-    assert untamed(tmp_path) == () and untamed(repository.top) == ()
-    bare = repository.top / "vendor" / "x"
-    run(tmp_path, "init", "-q", "--bare", str(bare))
-    assert "without a .git" in untamed(bare)[0]
-    repository.git("config", "core.worktree", str(tmp_path))
-    assert untamed(repository.top) == (f"core.worktree leads to {tmp_path}",)
 
 
 def test_a_configuration_that_never_ends_closes(repository: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +129,7 @@ def test_a_configuration_that_never_ends_closes(repository: Hostile, tmp_path: P
     done = git_now(repository.top, "status")
     assert done.code == -1 and "cannot be listed" in done.err
     with pytest.raises(ConfigError, match="cannot be listed"):
-        quiet_environment(repository.top)
-    assert "cannot be listed" in untamed(repository.top)[0]
+        settings_of(repository.top)
 
 
 def test_a_call_is_ended_at_its_bounds(repository: Hostile) -> None:
