@@ -22,7 +22,7 @@ from worker_agent.tools.shell_carriers import Words, readings, stripped, unwrapp
 from worker_agent.tools.shell_covering import covers_use, safe_assignment
 from worker_agent.tools.shell_harmless import edit_problem, harmless, knows, part_problem
 from worker_agent.tools.shell_line import Part, Plain, plain_word, read_line
-from worker_agent.tools.shell_parser import Unparsable, parse_cached
+from worker_agent.tools.shell_parser import DECLARERS, Unparsable, parse_cached
 from worker_agent.tools.shell_sight import Sight
 from worker_agent.tools.shell_targets import (
     READERS,
@@ -212,9 +212,11 @@ class ShellJudge:
         if isinstance(self._parsed, Unparsable) or not self._own:
             return None
         deciding: Rule | None = None
+        declared = False
         for command, bases in self._standing():
             rule = whole or self._covering(command, bases)
-            free = self._part_free(command, bases)
+            free = not declared and self._part_free(command, bases)
+            declared = declared or command.base_name in DECLARERS  # what is free by its name may be another program then
             if not rule and not free:
                 return None
             if rule and not (whole or rule.exact or free) and bases != (self.cwd,) and _is_git(command):

@@ -108,6 +108,8 @@ _SETTERS = frozenset(
     "read readarray mapfile printf declare typeset local readonly export getopts let eval source . unset trap select wait".split()
 )
 _SPLICED = re.compile(r"([\w./:=@%+,-]*)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))([./:=@%+,-][\w./:=@%+,-]*)?", re.ASCII)
+# Keywords of the grammar where bash has builtins.
+DECLARERS = frozenset({"export", "declare", "typeset", "readonly", "local", "unset", "unsetenv"})
 _ARITHMETIC_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _NUMERIC = re.compile(r"[+-]?[0-9A-Za-z_]*")
 
@@ -466,6 +468,8 @@ class _Reader:
             if kind in ("word", "extglob_pattern", "regex") and re.search(r"(?<!\\)(`|\$\(|\$\{)", raw) and not node.children:
                 self._fail("a substitution was not understood")
             return unquote_word(raw)
+        if kind in DECLARERS and not node.is_named:
+            return Word(raw, raw)
         if kind == "raw_string":
             return Word(raw, raw[1:-1])
         if kind == "ansi_c_string":

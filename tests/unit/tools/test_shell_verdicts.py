@@ -228,6 +228,18 @@ def test_word_boundaries_and_wildcards_are_as_documented(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "behavior"),
+    [("export A=1", "allow"), ('export A="$HOME/x" B', "allow"), ("export -p", "allow"), ("cd . && export A=1", "allow"),
+     ("export A=$(touch p)", "ask"), ("export A=1 > p", "ask"), ("export A=1; make", "ask"), ("declare A=1", "ask"),
+     # a program found by its name may be another one afterwards, or do something else
+     ("export PATH=. && ls", "ask"), ("export A=1; cat a", "ask"), ("export LD_PRELOAD=./x; git log", "ask")],
+)  # fmt: skip
+def test_a_rule_of_a_builtin_that_the_grammar_has_as_a_keyword(project: Path, command: str, behavior: str) -> None:
+    assert verdict(project, command, allow=("Bash(export:*)",)) == behavior
+    assert verdict(project, command, allow=("Bash",), deny=("Bash(export:*)", "Bash(declare *)")) == "deny"
+
+
+@pytest.mark.parametrize(
     "command",
     ["git push", "git push origin main", "git -C x push", "git --no-pager push -f", "git -c a.b=c push", "/usr/bin/git -C x push",
      "cd x && git push", "git {push,origin}", "git 'push'", "FOO=1 git push", "git --git-dir=x push"],
