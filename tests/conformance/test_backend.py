@@ -1,5 +1,5 @@
 """What every `Backend` promises whoever starts, nudges and stops tasks by it, for each of them: workers and commands in
-this process, and the one door to both."""
+this process, the one door to both, and workers on nodes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.cluster.backend import ClusterBackend
+from coordinator.other_processes.foreign import UNWOUND, ForeignChanges, Reactions
 from coordinator.paths import Paths
 from coordinator.runs.backends.base import Backend
 from coordinator.runs.backends.by_kind import ByKind
@@ -19,10 +21,12 @@ from coordinator.runs.background import Order, Orders, ShellRun
 from coordinator.runs.slots import Slots
 from coordinator.session.coordinator import deliver
 from coordinator.store import Store
-from tasks import leases, outbox, registry, sessions
+from coordinator.wakes import Signal
+from tasks import events, leases, outbox, registry, sessions
+from tasks.connection import Connection
 from tasks.db import Database
 from tasks.ids import TaskType
-from tasks.records import Ended, NewTask
+from tasks.records import Ended, NewTask, TaskRecord
 from tasks.states import TaskStatus
 from tasks.writer import Writer
 from tests.support.agent import tool_context
@@ -35,7 +39,8 @@ from worker_agent.errors import ConfigError
 @dataclass
 class Subject:
     """A backend, and the tasks that it can run: `began` says that one works, `let_go` lets it end by itself. `left` are
-    those that the backend said have left."""
+    those that the backend said have left. `kill` stores an end before the backend is told of it, where the record counts;
+    `outlived`: its runs go on elsewhere when it closes."""
 
     backend: Backend
     tasks: list[str]
@@ -43,6 +48,8 @@ class Subject:
     let_go: Callable[[str], None]
     left: list[str] = field(default_factory=list)
     runs: dict[str, FakeRun] = field(default_factory=dict)  # where they are not real
+    kill: Callable[[str], None] = lambda task_id: None
+    outlived: bool = False
 
 
 Make = Callable[[Path], AbstractAsyncContextManager[Subject]]
@@ -79,10 +86,10 @@ async def by_kind(tmp_path: Path) -> AsyncIterator[Subject]:
 
 
 @asynccontextmanager
-async def opened(directory: Path) -> AsyncIterator[Store]:
+async def opened(directory: Path, elsewhere: Callable[[], None] | None = None) -> AsyncIterator[Store]:
     db = Database.open(directory / "c.db")
     id = db.write(lambda conn: sessions.create(conn, goal="g", cwd="/", model=None, options={})).id
-    store = Store(db, Writer(db), id, leases.this_owner(), SystemClock())
+    store = Store(db, Writer(db, elsewhere), id, leases.this_owner(), SystemClock())
     store.fence = db.write(lambda conn: leases.acquire(conn, id, store.owner, store.clock.now()))
     yield store
     store.writer.close()
@@ -90,10 +97,18 @@ async def opened(directory: Path) -> AsyncIterator[Store]:
 
 
 async def command_task(store: Store, directory: Path) -> str:
+    return await task_of(store, directory, TaskType.LOCAL_BASH)
+
+
+async def worker_task(store: Store, directory: Path) -> str:
+    return await task_of(store, directory, TaskType.LOCAL_AGENT)
+
+
+async def task_of(store: Store, directory: Path, type: TaskType) -> str:
     new = NewTask(
         session_id=store.session_id,
-        type=TaskType.LOCAL_BASH,
-        description="a command",
+        type=type,
+        description="a task",
         prompt="",
         parent_id=store.session_id,
         cwd=str(directory),
@@ -132,7 +147,66 @@ async def shells(tmp_path: Path) -> AsyncIterator[Subject]:
         )
 
 
-@pytest.fixture(params=[local, by_kind, shells])
+class Node:
+    """Takes what is offered and runs it, as the store sees a machine that does: another connection, and nothing else."""
+
+    def __init__(self, directory: Path, store: Store) -> None:
+        self._db = Database.open(directory / "c.db")
+        self._store = store
+        self.attempts: dict[str, int] = {}
+
+    async def offer(self, task_id: str, tags: tuple[str, ...] = ()) -> None:
+        owner, fence = leases.this_owner(), self._store.fence
+        attempt = self._db.write(lambda conn: registry.claim(conn, task_id, owner=owner, fence=fence))
+        assert attempt is not None
+        self.attempts[task_id] = attempt
+
+    def let_go(self, task_id: str) -> None:
+        end = Ended(status=TaskStatus.COMPLETED, result="done", end_reason="completed")
+        self._db.write(lambda conn: registry.finish(conn, task_id, self.attempts[task_id], end))
+
+    def kill(self, task_id: str) -> None:
+        """Another process ends it, and the node says that nothing of it runs any more."""
+
+        def ended(conn: Connection) -> None:
+            registry.kill(conn, task_id, by="user", notify=True, end_reason="killed")
+            events.add(conn, self._store.session_id, task_id, UNWOUND, {"survivors": []})
+
+        self._db.write(ended)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+async def nothing(task: TaskRecord) -> None:
+    return None
+
+
+@asynccontextmanager
+async def on_nodes(tmp_path: Path) -> AsyncIterator[Subject]:
+    """The owner's side of workers on other machines, with the watch that tells it of ends."""
+    elsewhere: Signal[[]] = Signal()
+    async with opened(tmp_path, elsewhere) as store:
+        left: list[str] = []
+        node = Node(tmp_path, store)
+        backend = ClusterBackend(store, node, left.append)
+        reactions = Reactions(
+            running=lambda: set(backend.running()),
+            unwind=lambda task: backend.stop(task.id, Cause.KILLED),
+            adopt=nothing,
+            wrap_up=lambda task: None,
+            nudge=lambda: None,
+            lost=lambda: None,
+        )
+        watching = asyncio.create_task(ForeignChanges(store, elsewhere, reactions).watch())
+        ids = [await worker_task(store, tmp_path) for _ in range(3)]
+        yield Subject(backend, ids, node.attempts.__contains__, node.let_go, left, kill=node.kill, outlived=True)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        node.close()
+
+
+@pytest.fixture(params=[local, by_kind, shells, on_nodes])
 def make(request: pytest.FixtureRequest) -> Make:
     made: Make = request.param
     return made
@@ -156,7 +230,8 @@ def test_a_backend_runs_what_it_is_given_once_and_names_it_until_it_left(make: M
             await until(lambda: first in subject.left)
             assert backend.running() == (second,) and not backend.is_unwinding(first)
             await backend.close(Cause.TERMINATED)
-            assert backend.running() == () and sorted(subject.left) == sorted((first, second))
+            assert backend.running() == ()
+            assert sorted(subject.left) == sorted((first,) if subject.outlived else (first, second))
 
     asyncio.run(scenario())
 
@@ -188,6 +263,7 @@ def test_a_stop_reaches_its_task_returns_when_it_left_and_is_nothing_for_others(
             backend.nudge(first)
             backend.nudge(third)
             assert await backend.stop(third, Cause.KILLED) == ()
+            subject.kill(first)
             assert await backend.stop(first, Cause.KILLED) == ()
             assert backend.running() == (second,)
             assert await backend.stop(first, Cause.KILLED) == ()
