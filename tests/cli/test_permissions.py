@@ -55,7 +55,9 @@ DENIED = {
 @pytest.fixture
 def program(program: Program) -> Program:
     (program.cwd / "a.txt").write_text("hello\n")
-    (program.cwd / ".git").mkdir()
+    for name in ("objects", "refs"):
+        (program.cwd / ".git" / name).mkdir(parents=True)
+    (program.cwd / ".git/HEAD").write_text("ref: refs/heads/main\n")
     (program.cwd / "link").symlink_to("/etc/hostname")
     (program.cwd / "n.ipynb").write_text('{"cells": [{"cell_type": "code", "id": "a", "source": "y"}], "nbformat": 4}')
     return program

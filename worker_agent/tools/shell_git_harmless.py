@@ -5,35 +5,20 @@ Rules:
 1. The repository that git would find from where the command stands must be the one that it finds from the session's own
    directory. A bare repository inside the files (`vendor/x/HEAD`, `objects`, `refs`) is another one.
 2. `git status` runs what a repository's settings name (`core.fsmonitor`, filters, text conversions, uploads of a partial
-   clone). So every key of these settings must be on a list of those that run nothing; what the list lacks asks.
+   clone), so these must be known to run nothing: `shell_git_repository.py`.
 3. Verbs and their options are a positive table as in `shell_harmless.py`. What shows file content is asked about the
    deny rules for files: it runs where no rule speaks about reading, or where every path is named after `--`.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from worker_agent import disk
+from worker_agent.tools.shell_git_repository import repository_problem
 from worker_agent.tools.shell_sight import Sight
-
-MAX_SETTINGS = 200_000  # bytes of a repository's settings
-
-_SAFE_SECTIONS = frozenset("user color branch pull push init advice gc fetch rebase tag column".split())
-_SAFE_KEYS = frozenset(
-    """core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase core.precomposeunicode
-    core.autocrlf core.symlinks core.eol core.safecrlf core.quotepath core.abbrev remote.url remote.fetch remote.pushurl
-    remote.tagopt remote.prune remote.gh-resolved extensions.worktreeconfig extensions.objectformat commit.gpgsign
-    merge.conflictstyle merge.ff diff.algorithm diff.renames diff.colormoved diff.mnemonicprefix lfs.repositoryformatversion
-    log.date""".split()
-) - {"commit.gpgsign"}
-_SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"[^"\\\n]*")?\]')
-_KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)(?:[ \t]*=[^\\]*)?")
-_WORD = re.compile(r"(?!-)[^\x00]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +120,7 @@ def git_is_harmless(words: Sequence[str], place: Path, sight: Sight) -> str | No
             if not words or (problem := sight.file(place / words[0])):
                 return "`git -C` leads outside"
             place = place / words.pop(0)
-    if not sight.everywhere and (problem := _trusted(place, sight)):
+    if not sight.everywhere and (problem := repository_problem(place, sight)):
         return problem
     return verb_problem(words, place, sight)
 
@@ -208,73 +193,4 @@ def _content(paths: list[str] | None, operands: Sequence[str], place: Path, sigh
             return problem
         if not (place / path).is_file():
             return "it may show what a rule denies to read"
-    return None
-
-
-# the repository
-
-
-def _trusted(place: Path, sight: Sight) -> str | None:
-    own = {found for root in (sight.places.cwd, *sight.places.twins) if (found := _repository(root)) is not None}
-    found = _repository(place)
-    if found is None:
-        return "there is no repository of the session here"
-    if found not in own or not (found / ".git").exists():
-        return f"{found} is not the repository of the session"
-    return _settings_problem(found / ".git")
-
-
-def _repository(place: Path) -> Path | None:
-    """The directory in which git would find a repository from `place`."""
-    here = Path(os.path.realpath(place))
-    for directory in (here, *here.parents):
-        if (directory / ".git").exists() or _is_bare(directory):
-            return directory
-    return None
-
-
-def _is_bare(directory: Path) -> bool:
-    return os.path.lexists(directory / "HEAD") and (directory / "objects").exists() and (directory / "refs").exists()
-
-
-def _settings_problem(git: Path) -> str | None:
-    """Why git may run a program when it only reads this repository."""
-    try:
-        own = git if git.is_dir() else Path(git.parent, _text(git).removeprefix("gitdir:").strip())
-        shared = own / _text(own / "commondir").strip() if (own / "commondir").is_file() else own
-        for name in (shared / "config", own / "config.worktree", shared / "config.worktree"):
-            if name.exists() and (key := _unknown_key(_text(name))):
-                return f"the repository's setting `{key}` may run a program"
-    except (OSError, ValueError):
-        return "the repository's settings cannot be read"
-    # `git status` runs this hook when it has written the index.
-    if os.path.lexists(shared / "hooks/post-index-change"):
-        return "the repository's hook post-index-change runs a program"
-    modules = shared / "modules"
-    if modules.is_dir() and any(modules.iterdir()):
-        return "its submodules' settings may run programs"
-    if (shared / "objects/info/alternates").exists():
-        return "its objects lie elsewhere"
-    return None
-
-
-def _text(path: Path) -> str:
-    """What a regular file holds. Raises `OSError`, `ValueError`."""
-    return disk.read_regular(path, limit=MAX_SETTINGS).decode()
-
-
-def _unknown_key(text: str) -> str | None:
-    """The first key that is not on the list, or the first line that is not understood."""
-    section = ""
-    for line in text.split("\n"):
-        line = line.strip()
-        if not line or line[0] in "#;":
-            continue
-        if match := _SECTION.fullmatch(line):
-            section = match[1].lower()
-            continue
-        match = _KEY.fullmatch(line)
-        key = f"{section}.{match[1].lower()}" if match else line[:40]
-        if match is None or not (section in _SAFE_SECTIONS or key in _SAFE_KEYS):
-            return key
     return None

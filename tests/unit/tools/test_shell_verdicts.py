@@ -18,7 +18,9 @@ DENY = ("Bash(rm *)",)
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "project/src").mkdir(parents=True)
-    (tmp_path / "project/.git").mkdir()
+    for name in ("objects", "refs"):
+        (tmp_path / "project/.git" / name).mkdir(parents=True)
+    (tmp_path / "project/.git/HEAD").write_text("ref: refs/heads/main\n")
     (tmp_path / "project/src/a.py").touch()
     (tmp_path / "secret").write_text("s")
     (tmp_path / "project/link").symlink_to(tmp_path / "secret")
