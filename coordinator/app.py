@@ -27,7 +27,7 @@ from coordinator.options import RunOptions
 from coordinator.other_processes import lease
 from coordinator.paths import Paths
 from coordinator.runs.processes import Processes, servers_of
-from coordinator.session.choosing import choose_session, earlier_session, keep_fences
+from coordinator.session.choosing import choose_session, earlier_session, is_moved, keep_fences
 from coordinator.session.ground import Ground, stand_on
 from coordinator.session.handle import SessionHandle
 from coordinator.session.parts import Parts
@@ -214,7 +214,7 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: 
 async def _open(options: RunOptions, brought: _Brought, database: Database, approver: Approver | None) -> Session:
     """Everything that can be refused is read and checked before a session is made, or taken over: what is refused has
     changed nothing."""
-    earlier = database.read(lambda conn: earlier_session(conn, options))
+    earlier = await _here(database.read(lambda conn: earlier_session(conn, options)), options)
     goes_on = earlier is not None and not options.fork_session
     session_id = earlier.id if earlier and goes_on else options.session_id or new_session_id()
     cwd = Path(earlier.cwd) if earlier else options.cwd.absolute()
@@ -243,6 +243,17 @@ async def _open(options: RunOptions, brought: _Brought, database: Database, appr
         await _give_back(store, None)
         raise
     return session
+
+
+async def _here(earlier: SessionRecord | None, options: RunOptions) -> SessionRecord | None:
+    """The same where this machine has its directory. Else, if its work goes by git: in the clone of the project in which it was
+    called. Raises `ConfigError`."""
+    if earlier is None or not is_moved(earlier):
+        return earlier
+    from coordinator.cluster import workspace
+
+    await workspace.check_clone(earlier, options.cwd)
+    return replace(earlier, cwd=str(options.cwd))
 
 
 async def _carrier(options: RunOptions, database: Database, stack: AsyncExitStack) -> Engine | None:

@@ -154,6 +154,8 @@ def claim(conn: Connection, task_id: str, *, owner: Owner, fence: int) -> int | 
         "started_at": now if task.started_at is None else task.started_at,
         "last_activity_at": now,
     }
+    if task.status is TaskStatus.PENDING:
+        run["activities"] = []  # what it waited for (`say_waiting`) is there
     from_states = [*sources(TaskStatus.RUNNING), TaskStatus.RUNNING]
     if not _move(conn, task_id, TaskStatus.RUNNING, from_states, **mine, **run):
         return None

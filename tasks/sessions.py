@@ -92,9 +92,10 @@ def update_details(
     title: str | None = None,
     model: str | None = None,
     options: Mapping[str, Any] | None = None,
+    cwd: str | None = None,
 ) -> None:
-    """Change what a session is called or runs with; None leaves a field as it is. It also counts as a sign of use."""
-    given = {"title": title, "model": model, "options": options}
+    """Change what a session is called, runs with or stands in; None leaves a field as it is. It also counts as a sign of use."""
+    given = {"title": title, "model": model, "options": options, "cwd": cwd}
     known = {name: value for name, value in given.items() if value is not None}
     conn.set("sessions", known | {"updated_at": now_of(conn)}, "id = :session_id", session_id=session_id)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from coordinator.cli import directory
 from coordinator.cli.context import Context
 from coordinator.cli.failures import Failure
 from coordinator.options import CHECKS, LIMITS, STRICTEST_FIRST, rank, stricter
+from coordinator.session.choosing import is_moved
 from coordinator.views.exit_codes import ExitCode
 from tasks.records import SessionRecord
 
@@ -42,11 +44,13 @@ NOT_KEPT = (
 
 
 def earlier(cli: Context, flags: Mapping[str, Any]) -> SessionRecord | None:
-    """The session to go on with or to copy; None for a new one. Raises `NotFound`, `Ambiguous`."""
+    """The session to go on with or to copy, as it goes on on this machine; None for a new one. Raises `NotFound`,
+    `Ambiguous`."""
     from tasks import sessions
 
     if (ref := flags.get("resume")) is not None:
-        return cli.database.read(lambda conn: sessions.resolve(conn, ref))
+        found = cli.database.read(lambda conn: sessions.resolve(conn, ref))
+        return replace(found, cwd=os.path.abspath(flags["cwd"])) if is_moved(found) else found
     if not flags.get("continue_last"):
         return None
     here = os.path.abspath(flags["cwd"])

@@ -64,6 +64,19 @@ async def _has_commit(cwd: Path) -> bool:
     return (await run_git(place.directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")).code == 0
 
 
+async def check_clone(record: SessionRecord, cwd: Path) -> None:
+    """Raise `ConfigError` unless a session whose directory is not on this machine can stand in `cwd`: in a clone of its
+    project."""
+    base, place = str(record.options["base"]), place_of(cwd)
+    if place is not None and not place.bare:
+        if (await run_git(place.directory, "cat-file", "-e", f"{base}^{{commit}}")).code == 0:
+            return
+    raise ConfigError(
+        f"the directory {record.cwd} of the session is not on this machine, and {cwd} is no clone of its project: it does not "
+        f"have the commit {base[:12]}; go on in one that has, or name it by --cwd"
+    )
+
+
 async def _publish(remote: Remote, top: Path, commit: str) -> None:
     """Have `commit` at the remote, under a branch of its own."""
     place = place_of(top)

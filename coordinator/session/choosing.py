@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from coordinator.options import RunOptions
 from tasks import sessions
 from tasks.connection import Connection
@@ -23,6 +26,11 @@ def earlier_session(conn: Connection, options: RunOptions) -> SessionRecord | No
     return earlier
 
 
+def is_moved(earlier: SessionRecord) -> bool:
+    """Whether the session's directory was another machine's, and is not needed: its work goes by git."""
+    return earlier.options.get("base") is not None and not Path(earlier.cwd).is_dir()
+
+
 def choose_session(
     conn: Connection, options: RunOptions, model: str, earlier: SessionRecord | None, session_id: str
 ) -> SessionRecord:
@@ -30,7 +38,7 @@ def choose_session(
     Raises `ConfigError`."""
     try:
         if earlier is not None:
-            return sessions.fork(conn, earlier.id, id=session_id) if options.fork_session else earlier
+            return replace(sessions.fork(conn, earlier.id, id=session_id), cwd=earlier.cwd) if options.fork_session else earlier
         if not options.prompt and not options.interactive:
             raise ConfigError("there is no prompt")
         return sessions.create(
@@ -52,7 +60,9 @@ def _title(prompt: str | None) -> str | None:
 
 
 def keep_fences(conn: Connection, record: SessionRecord, options: RunOptions) -> None:
-    """What limits a session holds for every later run of it, too."""
+    """What limits a session holds for every later run of it, too; so does where it stands, if it moved to another machine."""
     where = {name: value for name in ("workspace", "remote", "base") if (value := getattr(options, name)) is not None}
     if (fenced := options.fenced(record.options) | where) != record.options:
         sessions.update_details(conn, record.id, options=fenced)
+    if sessions.get(conn, record.id).cwd != record.cwd:
+        sessions.update_details(conn, record.id, cwd=record.cwd)

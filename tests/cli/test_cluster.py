@@ -38,27 +38,28 @@ class Cluster:
     api: FakeAPI
     started: list[subprocess.Popen[str]]
 
-    def program(self, home: str) -> Program:
-        work = self.directory / "work"
+    def program(self, home: str, cwd: Path | None = None) -> Program:
+        work = cwd or self.work
         work.mkdir(exist_ok=True)
         return Program(self.directory / home, work)
 
-    def start(self, home: str, *arguments: str) -> subprocess.Popen[str]:
-        environment = with_api(self.program(home), self.api) | {"COORDINATOR_DATABASE_URL": self.url}
-        self.started.append(process := self.program(home).start(*arguments, **environment))
+    def start(self, home: str, *arguments: str, cwd: Path | None = None, **more: str) -> subprocess.Popen[str]:
+        program = self.program(home, cwd)
+        environment = with_api(program, self.api) | {"COORDINATOR_DATABASE_URL": self.url} | more
+        self.started.append(process := program.start(*arguments, **environment))
         return process
 
-    def node(self, name: str, *flags: str, slots: int = 4) -> subprocess.Popen[str]:
-        process = self.start(f"home-{name}", "node", "--name", name, "--slots", str(slots), *flags)
+    def node(self, name: str, *flags: str, slots: int = 4, **more: str) -> subprocess.Popen[str]:
+        process = self.start(f"home-{name}", "node", "--name", name, "--slots", str(slots), *flags, **more)
         assert process.stderr is not None
         assert "takes up to" in (line := process.stderr.readline()), line + process.stderr.read()
         return process
 
-    def run(self) -> subprocess.Popen[str]:
-        return self.start("home-run", "run", "goal", "--backend", "cluster", "--permission-mode", "bypassPermissions")
+    def run(self, *flags: str) -> subprocess.Popen[str]:
+        return self.start("home-run", "run", "goal", "--backend", "cluster", "--permission-mode", "bypassPermissions", *flags)
 
     def look(self, *arguments: str) -> Ran:
-        return self.program("home-look")(*arguments, "--db", self.url)
+        return self.program("home-look", self.directory)(*arguments, "--db", self.url)
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         return {task["id"]: task for task in self.look("ps", "--all", "--json").json}
