@@ -6,6 +6,8 @@ before it is needed.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +50,10 @@ class Paths:
     def mcp_approvals(self) -> Path:
         """The list of MCP servers that a person approved in repositories nobody trusts."""
         return self.home / "mcp-approvals.json"
+
+    def typed(self, project: Path) -> Path:
+        """What was typed in chats of the project at this directory."""
+        return self.home / "typed" / f"{hashlib.sha256(os.fsencode(project)).hexdigest()[:16]}.jsonl"
 
     def mcp_logs(self, session_id: str) -> Path:
         """What a session's MCP servers wrote to standard error, a file each."""

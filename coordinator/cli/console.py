@@ -7,6 +7,7 @@ Rules:
 3. A pipe that was closed is quiet: what is written after goes nowhere, and `closed` says so to who would write for ever.
    So is a terminal that was hung up: the callback of `when_hung_up` is told.
 4. Nothing here interprets text: rich's markup, emoji names and highlighting are off everywhere.
+5. While a person types at the bottom of the terminal, whoever draws there (`write_above`) says when lines can be written.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
     from coordinator.cli.render import Grid, Line
 
+Above = Callable[[Callable[[], None]], None]
+"""Takes what writes whole lines to the terminal, and calls it, in order, when that disturbs nothing."""
+
 
 class Console:
     """stdout and stderr of one command."""
@@ -39,6 +43,8 @@ class Console:
         self.closed = False
         self._live_region: Region | None = None
         self._on_hangup: Callable[[], object] = lambda: None
+        self._above: Above | None = None
+        self._give_back: Callable[[], object] = lambda: None
         self._terminals = [stream for stream in (self._out, self._err) if _is_terminal(stream)]
         for stream in (self._out, self._err):
             if isinstance(stream, io.TextIOWrapper):
@@ -48,6 +54,15 @@ class Console:
     def when_hung_up(self, tell: Callable[[], object]) -> None:
         """Call `tell` once output to a hung-up terminal fails."""
         self._on_hangup = tell
+
+    def write_above(self, above: Above | None, give_back: Callable[[], object] = lambda: None) -> None:
+        """From now on what goes to a terminal is given to `above`; None: it is written at once. `give_back` has the
+        terminal as it was found."""
+        self._above, self._give_back = above, give_back
+
+    def give_back(self) -> None:
+        """The process leaves at once: take away what is drawn, and what was done to the terminal."""
+        self._give_back()
 
     @property
     def is_terminal(self) -> bool:
@@ -113,8 +128,12 @@ class Console:
         from rich.text import Text
 
         text = Text.assemble(*((piece.text, piece.style) for piece in line))
-        with self._quiet_pipe():
-            self.rich.print(text)
+
+        def write() -> None:
+            with self._quiet_pipe():
+                self.rich.print(text)
+
+        self._when_free(self._out, write)
 
     def grid(self, grid: Grid) -> None:
         from coordinator.cli.render import lay_out
@@ -161,9 +180,19 @@ class Console:
     def _write(self, stream: TextIO, text: str) -> None:
         if stream is self._out and self.closed:
             return
-        with self._quiet_pipe(stream):
-            stream.write(text)
-            stream.flush()
+
+        def write() -> None:
+            with self._quiet_pipe(stream):
+                stream.write(text)
+                stream.flush()
+
+        self._when_free(stream, write)
+
+    def _when_free(self, stream: TextIO, write: Callable[[], None]) -> None:
+        if self._above is not None and _is_terminal(stream):
+            self._above(write)
+        else:
+            write()
 
     def _quiet_pipe(self, stream: TextIO | None = None) -> AbstractContextManager[None]:
         return _QuietPipe(self, self._out if stream is None else stream)

@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,6 +56,7 @@ class Drive:
     on_ready: Callable[[SessionHandle], None] | None = None
     detached: bool = False
     approver: Approver | None = None  # who is asked in place of the person at the terminal
+    beside: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)  # around everything, in its event loop
     session_id: str = ""  # once there is one
 
     def run(self) -> int:
@@ -64,7 +65,11 @@ class Drive:
         heap.keep_small()
         if not self.options.offline:
             transports.begin_to_load()  # first of all: it may take longer than everything else together
-        return asyncio.run(self._run())
+        return asyncio.run(self._run_beside())
+
+    async def _run_beside(self) -> int:
+        async with self.beside:
+            return await self._run()
 
     async def _run(self) -> int:
         from coordinator.app import run_session
@@ -191,6 +196,7 @@ class Signals:
         from worker_agent.process_tree import kill_below
 
         kill_below()
+        self._console.give_back()
         with suppress(OSError):
             self._console.flush()
         os._exit(ExitCode.INTERRUPTED)

@@ -117,6 +117,18 @@ def test_nothing_heavy_is_imported_when_a_module_is(name: str) -> None:
     assert not LATE & set(at_start)
 
 
+def test_prompt_toolkit_is_known_to_the_editor_of_the_chat_and_imported_for_it_alone() -> None:
+    chat = "coordinator.cli.chat."
+    know = {
+        name for name in NAMES if any(target.split(".")[0] == "prompt_toolkit" for target in imports(name, at_start_only=True))
+    }
+    assert know == {f"{chat}editor", f"{chat}completing", f"{chat}history"}
+    users = {name for name in NAMES if know & set(imports(name))}
+    assert users == {f"{chat}screen"}
+    assert [n for n in NAMES if f"{chat}screen" in imports(n)] == ["coordinator.cli.commands.chat"]
+    assert f"{chat}screen" not in imports("coordinator.cli.commands.chat", at_start_only=True)
+
+
 def test_the_offline_model_is_imported_only_when_asked_for() -> None:
     outside = [name for name in NAMES if not name.startswith("coordinator.offline")]
     users = {name for name in outside if any(target.startswith("coordinator.offline") for target in imports(name))}

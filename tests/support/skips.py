@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from tests.support import browser
@@ -12,3 +14,4 @@ _missing = why_not()
 _no_browser = browser.why_not()
 needs_chromium = pytest.mark.skipif(_no_browser is not None, reason=f"{LOUD} in a browser: {_no_browser}")
 needs_postgres = pytest.mark.skipif(_missing is not None, reason=f"{LOUD} on PostgreSQL: {_missing}")
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason=f"{LOUD} in a real terminal: tmux is not here")

@@ -186,7 +186,7 @@ def _oldest(desk: Desk) -> str:
 def _tell(desk: Desk, answers: Sequence[answering.Answered], done: str) -> None:
     for record, is_first in answers:
         if is_first:
-            desk.console.note(f"{record.id} {done}")
+            desk.console.note(f"{record.id} {done}: {record.tool} {one_line(record.shown, 80)}")
         else:
             desk.console.error(answering.too_late(record))
 

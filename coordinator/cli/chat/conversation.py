@@ -57,6 +57,7 @@ class Conversation:
         for line in lines:
             self._lines.put_nowait(line)
         self._working: asyncio.Task[None] | None = None
+        self._beside: set[asyncio.Task[None]] = set()
 
     def ready(self, handle: SessionHandle) -> None:
         self._handle = handle
@@ -73,6 +74,13 @@ class Conversation:
         """What the person typed; also before the session is there."""
         self._lines.put_nowait(text)
 
+    def at_once(self, command: str) -> None:
+        """A command that waits for no line before it: a message may be held up by its hooks."""
+        assert self._handle is not None
+        task = asyncio.ensure_future(self._try(self._desk(self._handle), command))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
     def unread(self) -> list[str]:
         """What was typed and nobody looked at: it is for the next session."""
         lines = [self._lines.get_nowait() for _ in range(self._lines.qsize())]
@@ -85,21 +93,27 @@ class Conversation:
     # ── lines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _work(self, handle: SessionHandle) -> None:
-        desk = Desk(
-            console=self._console, handle=handle, now=self._cli.now, leave=lambda: self._leave(handle), switch=self._switch
-        )
+        desk = self._desk(handle)
         while self.next_session is None:
             text = await self._lines.get()
-            try:
-                if text is None:
-                    self._leave(handle)
-                else:
-                    await self._take(desk, text)
-            except DatabaseError:
-                return  # the session itself ends by it, and says so
-            except CANNOT as error:
-                self._tell(Failure(str(error)) if isinstance(error, Unusable) else translate(error))
-                self._sight.done()
+            if text is None:
+                self._leave(handle)
+            else:
+                await self._try(desk, text)
+
+    def _desk(self, handle: SessionHandle) -> Desk:
+        return Desk(
+            console=self._console, handle=handle, now=self._cli.now, leave=lambda: self._leave(handle), switch=self._switch
+        )
+
+    async def _try(self, desk: Desk, text: str) -> None:
+        try:
+            await self._take(desk, text)
+        except DatabaseError:
+            return  # the session itself ends by it, and says so
+        except CANNOT as error:
+            self._tell(Failure(str(error)) if isinstance(error, Unusable) else translate(error))
+            self._sight.done()
 
     def _tell(self, failure: Failure) -> None:
         self._console.error(literal(failure.message), [literal(line) for line in failure.more])

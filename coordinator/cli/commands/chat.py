@@ -6,6 +6,7 @@ ends the turn, again stops the workers, a third time leaves at once. `/resume ID
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,20 +36,32 @@ def _chat(ctx: click.Context, /, prompt: str | None, **flags: Any) -> int:
         options = with_attachments(cli, options_of(ctx, cli, goal, flags), goal, beside=False)
         options = replace(options, interactive=True, watched=cli.console.is_terminal)
         check(options)
-        code, conversation = _talk(cli, options, lines)
+        code, conversation = _talk(cli, options, lines, goal)
         if conversation.next_session is None:
             return code
         goal, lines = None, conversation.unread()
         flags = {**flags, **OF_THE_FIRST, "resume": conversation.next_session}
 
 
-def _talk(cli: Context, options: RunOptions, lines: Sequence[str]) -> tuple[int, Conversation]:
-    """One session: its exit code, and what was talked in it."""
+def _talk(cli: Context, options: RunOptions, lines: Sequence[str], goal: str | None) -> tuple[int, Conversation]:
+    """One session: its exit code, and what was talked in it. `goal` is what the person typed on the command line."""
+    if sys.stdin.isatty() and cli.console.is_terminal and not cli.console.rich.is_dumb_terminal:
+        return _talk_on_a_screen(cli, options, lines, goal)
     chat = PlainChat(cli, lines, begun=options.prompt is not None)
     drive = Drive(
         console=cli.console, options=options, view=chat.view, person=chat.person, on_ready=chat.ready, approver=chat.approver
     )  # fmt: skip
     return drive.run(), chat.conversation
+
+
+def _talk_on_a_screen(cli: Context, options: RunOptions, lines: Sequence[str], goal: str | None) -> tuple[int, Conversation]:
+    from coordinator.cli.chat.screen import ChatScreen
+
+    screen = ChatScreen(cli, lines, options.cwd, goal=goal)
+    drive = Drive(
+        console=cli.console, options=options, view=screen, on_ready=screen.ready, approver=screen, beside=screen.editor
+    )  # fmt: skip
+    return drive.run(), screen.conversation
 
 
 chat = click.command("chat", cls=ConfiguredCommand, help="Talk with the coordinator; type while workers run.")(
