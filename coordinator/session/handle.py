@@ -11,7 +11,8 @@ from coordinator.agents.inbox import FROM_USER
 from coordinator.other_processes import answering
 from coordinator.session.coordinator import SendOutcome, StopOutcome
 from coordinator.session.interruption import Interruption
-from coordinator.session.session import BY_USER, Session
+from coordinator.session.session import Session
+from coordinator.session.wrapping_up import BY_USER
 from tasks.connection import Connection
 from tasks.db import Database
 from tasks.records import TaskRecord

@@ -19,6 +19,7 @@ from coordinator.session import results
 from coordinator.session.interruption import Interruption
 from coordinator.session.parts import Parts
 from coordinator.session.verification import Verifier
+from coordinator.session.wrapping_up import BY_USER, WrappingUp
 from coordinator.views import failure
 from coordinator.views.exit_codes import ExitCode
 from tasks import outbox, sessions
@@ -34,7 +35,6 @@ from worker_agent.messages import Message, text_block, user
 from worker_agent.session.commands import parse_command
 from worker_agent.session.engine import Limits
 
-BY_USER = "user"
 NEVER = float("-inf")
 IN_A_ROW = 2.0  # seconds: an interrupt so soon after another is the next one of a row, whatever has begun between them
 TOGETHER = 0.05  # seconds: workers that end at about the same time are told of in one turn, not in one each
@@ -68,7 +68,6 @@ class Session:
         self._stays = options.interactive
         self._turns = 0
         self._side_work: set[asyncio.Task[Any]] = set()
-        self._wrapping_up: set[str] = set()
         self._over_budget_before: tuple[str, ...] = ()
         self._started = parts.store.clock.monotonic()
         self._end_is_stored = False
@@ -87,7 +86,7 @@ class Session:
             running=lambda: set(self.parts.backend.running()),
             unwind=self.parts.coordinator.unwind,
             adopt=self._adopt,
-            wrap_up=self._wrap_up,
+            wrap_up=WrappingUp(self.parts, self._put, self._spawn).begin,
             nudge=self.parts.nudge,
             lost=lambda: self.end(Cause.LOST),
         )
@@ -444,24 +443,6 @@ class Session:
     async def _adopt(self, task: TaskRecord) -> None:
         """Run a task that this process does not run yet: of an earlier owner, or created by another process."""
         await self.parts.backend.spawn(task.id)
-
-    def _wrap_up(self, task: TaskRecord) -> None:
-        """Another process wants the task to end with a last report: tell it, and end it when its time is over."""
-        if task.id not in self._wrapping_up:
-            self._wrapping_up.add(task.id)
-            self._spawn(self._end_after(task))
-
-    async def _end_after(self, task: TaskRecord) -> None:
-        store, by = self.parts.store, task.stop_requested_by or BY_USER
-        if task.stop_wrap_up:
-            text = (
-                f"You are to be stopped in {task.stop_wrap_up:.0f} seconds. Report now, without further tool calls, "
-                "what you have."
-            )
-            await self._put(task.agent_id, text, "system")
-            self.parts.backend.nudge(task.id)
-            await store.clock.sleep(task.stop_wrap_up)
-        await self.parts.coordinator.stop(task.id, by=by)
 
     async def _stop_workers(self) -> None:
         await asyncio.gather(*(self.parts.coordinator.stop(task.id, by=BY_USER) for task in self.parts.coordinator.live()))
