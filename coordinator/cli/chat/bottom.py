@@ -43,6 +43,7 @@ class Bottom:
     question: Question | None = None
     tasks: Sequence[Mapping[str, Any]] = ()
     doing: str | None = None
+    is_leaving: bool = False
     since: float = 0.0
     cost: float | None = 0.0
     facts: tuple[str, ...] = ()
@@ -98,7 +99,9 @@ def _counted(tasks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _status(bottom: Bottom, live: Sequence[Mapping[str, Any]], width: int) -> Line:
-    if bottom.doing is None:
+    if bottom.is_leaving:
+        first = Piece("○ leaving when all has ended", "green")
+    elif bottom.doing is None:
         first = Piece("○ your turn", "green")
     else:
         first = Piece(f"● {one_line(bottom.doing)} {span(round(bottom.since * 1000))}", "cyan")

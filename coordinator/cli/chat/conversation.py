@@ -44,7 +44,8 @@ class Sight(Protocol):
 
 
 class Conversation:
-    """Belongs to one event loop. `lines` are those to begin with. `next_session` is the one to go on with afterwards."""
+    """Belongs to one event loop. `lines` are those to begin with. `next_session` is the one to go on with afterwards;
+    `has_left`: the person only waits for what still runs."""
 
     def __init__(self, cli: Context, sight: Sight, lines: Iterable[str] = ()) -> None:
         self.next_session: str | None = None
@@ -52,7 +53,7 @@ class Conversation:
         self._console = cli.console
         self._sight = sight
         self._handle: SessionHandle | None = None
-        self._has_left = False
+        self.has_left = False
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()  # None: the person leaves
         for line in lines:
             self._lines.put_nowait(line)
@@ -126,14 +127,14 @@ class Conversation:
         name, arguments = slash.called(text) or ("", "")
         if (command := COMMANDS.get(name)) is not None:
             await self._do(command, desk, arguments)
-        elif self._has_left:
+        elif self.has_left:
             self._console.note("not sent: you have left, and only wait for what still runs")
         else:
             await self._say(desk.handle, text, name)
 
     async def _do(self, command: Command, desk: Desk, arguments: str) -> None:
         await command.run(desk, arguments.strip())
-        if not self._has_left:
+        if not self.has_left:
             self._sight.done()
 
     async def _say(self, handle: SessionHandle, text: str, name: str) -> None:
@@ -150,9 +151,9 @@ class Conversation:
     # ── leaving ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _leave(self, handle: SessionHandle) -> None:
-        if self._has_left:
+        if self.has_left:
             return
-        self._has_left = True
+        self.has_left = True
         with suppress(DatabaseError):
             if live := handle.live_tasks():
                 verbs, those = ("runs and is", "it") if len(live) == 1 else ("run and are", "them")

@@ -368,7 +368,7 @@ class _Application(Application[None]):
     """Rule 4."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(erase_when_done=True, min_redraw_interval=FRAME / 2, terminal_size_polling_interval=None, **parts)
+        super().__init__(erase_when_done=True, min_redraw_interval=FRAME, terminal_size_polling_interval=None, **parts)
         self.ttimeoutlen, self.timeoutlen = ESCAPE, ALT
 
     def _on_resize(self) -> None:

@@ -83,8 +83,8 @@ class ChatScreen:
         self.conversation = Conversation(cli, self, lines)
         self.editor = Editor(
             cli.console,
-            above=lambda width, height: bottom.above(self._bottom(), width, height),
-            below=lambda width, height: bottom.below(self._bottom(), width, height),
+            above=lambda width, height: bottom.above(self._shown(), width, height),
+            below=lambda width, height: bottom.below(self._shown(), width, height),
             on_line=self._line,
             on_stop=self._stop,
             on_end=self.conversation.leave,
@@ -105,7 +105,7 @@ class ChatScreen:
         self._turn_began = 0.0
         self._cost: float | None = 0.0
         self._cost_at = float("-inf")
-        self._drawn: tuple[object, ...] = ()
+        self._now_shown: Bottom | None = None  # None: something has changed
 
     # ── as the view of a run ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -130,10 +130,20 @@ class ChatScreen:
         if self._handle is not None and now - self._cost_at > COUNTED:
             self._cost_at = now
             self._count(self._handle)
-        drawn = (self._bottom(), round(now) if self._tasks or self._doing is not None else 0)
-        if drawn != self._drawn:
-            self._drawn = drawn
+        before, self._now_shown = self._now_shown, None
+        if self._shown() != before:
             self.editor.refresh()
+
+    def _shown(self) -> Bottom:
+        """How things stand, worked out once for all drawings until something changes: every key draws."""
+        if self._now_shown is None:
+            self._now_shown = self._bottom()
+        return self._now_shown
+
+    def _refresh(self) -> None:
+        """Something a person waits to see has changed; all else is seen at the next tick."""
+        self._now_shown = None
+        self.editor.refresh()
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         self._flush("")
@@ -147,12 +157,13 @@ class ChatScreen:
                 self._task(task_values(changed))
             case CallWaits(call, is_over):
                 self._call(call, is_over)
+                self._refresh()
             case Notice(kind, text) if kind in TELLING:
                 who = f"{self.called(observed.task_id)}: " if observed.task_id else ""
                 self._console.note(f"{who}{one_line(text)}")
             case event if observed.task_id is None:
                 self._turn(event)
-        self.editor.refresh()
+                self._refresh()
 
     # ── the coordinator's turn ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -208,13 +219,13 @@ class ChatScreen:
 
     def queued(self, typed: str, sent: str) -> None:
         self._queued.append(Queued(typed, sent))
-        self.editor.refresh()
+        self._refresh()
 
     def refused(self, sent: str) -> None:
         self._queued = [one for one in self._queued if one.sent != sent]
 
     def done(self) -> None:
-        self.editor.refresh()
+        self._refresh()
 
     def _read(self, message: Message) -> None:
         """The coordinator has read what somebody sent: this chat, or another terminal."""
@@ -318,6 +329,7 @@ class ChatScreen:
             question=self._question(),
             tasks=[_aged(task, now) | _asking(waits.get(task["id"])) for task in live],
             doing="waits for you" if is_asked else self._doing,
+            is_leaving=self.conversation.has_left,
             since=float(round(time.monotonic() - self._turn_began)) if self._doing is not None else 0.0,
             cost=self._cost,
             facts=self._facts(),
