@@ -34,7 +34,7 @@ from coordinator.session.parts import Parts
 from coordinator.session.session import RunOutcome, Session
 from coordinator.store import Store
 from coordinator.wakes import Wakes
-from tasks import fleet, leases, sessions
+from tasks import leases, sessions
 from tasks.db import Database
 from tasks.ids import new_session_id
 from tasks.records import SessionRecord, SessionStatus
@@ -197,12 +197,16 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: 
         from coordinator.offline.client import OfflineClient
 
         return OfflineClient(clock)
-    from worker_agent.api import providers
     from worker_agent.api.anthropic_client import AnthropicClient
 
     mend_credentials()
-    cloud = provider()
-    if (problem := connection_problem() if cloud is None else providers.problem(cloud)) is not None:
+    if (cloud := provider()) is None:
+        problem = connection_problem()
+    else:
+        from worker_agent.api import providers
+
+        problem = providers.problem(cloud)
+    if problem is not None:
         raise ConfigError(problem)
     remembered = Paths.of(settings).endpoints
     client = AnthropicClient(settings=settings, clock=clock, on_headers=limiter.headers, remembered=remembered)
@@ -220,13 +224,17 @@ async def _open(options: RunOptions, brought: _Brought, database: Database, appr
     cwd = Path(earlier.cwd) if earlier else options.cwd.absolute()
     ground = stand_on(options, brought.settings, cwd, session_id, brought.client)
     carrier = await _carrier(options, database, brought.stack)
+    holder = None
     if carrier is not None:
+        from tasks import fleet
+
+        holder = fleet.OWNER
         options = await _with_workspace(options, earlier, ground, session_id, brought.observer)
     options = replace(options, prompt=ground.redact(options.prompt) if options.prompt else options.prompt)
     record = database.write(lambda conn: choose_session(conn, options, ground.settings.model, earlier, session_id))
     fence = lease.acquire(database, record.id, leases.this_owner(), brought.clock)
     given = brought.given(options, ground, database, record.id, fence)
-    given = replace(given, approver=approver, carrier=carrier, holder=fleet.OWNER if carrier is not None else None)
+    given = replace(given, approver=approver, carrier=carrier, holder=holder)
     store = given.store
     try:
         if goes_on:

@@ -120,6 +120,8 @@ def lies_in(path: str, places: Iterable[str]) -> bool:
 
 def shared_git_directory(directory: Path) -> tuple[Path, ...]:
     """Where a worktree keeps its objects and branches, beside its own directory: without it nothing can be committed."""
+    if not (directory / ".git").is_file():  # which only a worktree or a submodule has
+        return ()
     place = git.place_of(directory)
     is_worktree = place is not None and place.directory.samefile(directory) and place.git.parent == place.common / "worktrees"
     return (place.common,) if place is not None and is_worktree else ()
