@@ -50,6 +50,7 @@ from worker_agent.tools.base import Approver
 
 if TYPE_CHECKING:
     from coordinator.cluster.engine import Engine
+    from coordinator.session.remembering import Remembered
 
 __all__ = ["Credentials", "RunOptions", "RunOutcome", "SessionHandle", "open_database", "run_session"]
 
@@ -95,6 +96,22 @@ async def compact_session(
     `NotFound`, `Owned` while a process drives it, `ConfigError`."""
     async with _opened(options, observer, client, None, clock) as session:
         return await session.compact(instructions)
+
+
+async def remember_session(options: RunOptions, *, client: ModelClient | None = None, clock: Clock | None = None) -> Remembered:
+    """Write what is worth remembering of the session that `options.resume` names, which has ended, into its project's memory
+    directory. It is not taken over. Raises `NotFound`, `ModelError`, `ConfigError` and what `remember` raises."""
+    from coordinator.session.remembering import remember
+
+    async with AsyncExitStack() as stack:
+        brought = await _brought(options, lambda observed: None, stack, client, clock, owns=False)
+        database = await asyncio.to_thread(open_database, options)
+        stack.callback(database.close)
+        assert options.resume is not None
+        ref = options.resume
+        record = database.read(lambda conn: sessions.resolve(conn, ref))
+        ground = stand_on(options, brought.settings, Path(record.cwd), record.id, brought.client)
+        return await remember(brought.given(options, ground, database, record.id, record.fence))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ from coordinator.tools.task_stop import TaskStopTool
 from coordinator.wakes import Wakes
 from tasks import ledger, registry
 from tasks.ids import TaskType
+from worker_agent import disk, memory_notes
 from worker_agent.api.client import ModelClient
 from worker_agent.api.limiter import Limiter
 from worker_agent.api.models import named, resolve
@@ -196,10 +197,10 @@ async def _found(given: Given) -> _Found:
 def _memory(given: Given) -> tuple[MemoryIndex | None, str | None]:
     """The project's notes, where it has any; and why they are left out, if they are."""
     root = repository_root(given.ground.cwd)
-    directory = root / ".coordinator" / "memory"
-    notes = directory.resolve()
-    if not (given.options.trusted or notes.is_relative_to(root)):
-        return None, f"{directory} is left out: it is a link out of the project"
+    try:
+        notes = memory_notes.directory(root, trusted=given.options.trusted)
+    except disk.Outside:
+        return None, f"{root / memory_notes.PLACE} is left out: it is a link out of the project"
     return MemoryIndex(notes, given.ground.paths.memory_index) if notes.is_dir() else None, None
 
 
@@ -274,7 +275,6 @@ def _engines(
     denials: list[PermissionDenial],
 ) -> EngineFactory:
     options, store, ground = given.options, given.store, given.ground
-    limits = Limit(usd=options.max_budget_usd, tokens=options.token_budget)
     can_ask = given.approver is not None or options.wait_approvals or options.interactive
     return EngineFactory(
         store=store,
@@ -285,7 +285,7 @@ def _engines(
         agents=ground.agents,
         client=given.client,
         limiter=given.limiter,
-        budget=_budget(given, limits),
+        budget=tree_budget(given),
         rights=rights,
         toolboxes=toolboxes,
         surroundings=Surroundings(
@@ -308,8 +308,10 @@ def _engines(
     )
 
 
-def _budget(given: Given, limits: Limit) -> TreeBudget:
-    """And what a server said of an account, where other processes use it for the same sessions."""
+def tree_budget(given: Given) -> TreeBudget:
+    """The session's budget, less what it has spent; and what a server said of an account, where other processes use it for
+    the same session."""
+    limits = Limit(usd=given.options.max_budget_usd, tokens=given.options.token_budget)
     if given.holder is None:
         return TreeBudget(given.client.cost, limits, spent=_spent(given.store))
     from coordinator.cluster.limits import SharedLimits

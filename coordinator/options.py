@@ -88,6 +88,8 @@ class RunOptions:
     session_id: str | None = None
     interactive: bool = False
     watched: bool = False  # a person looks on: one-line summaries of what tools did are worth a call of the small model
+    memory_extract: bool = False  # once the session is over, what is worth remembering of it becomes notes in the background
+    chat_suggest: bool = False  # in an interactive session, the next prompt is suggested
     trust: Trust = NOTHING  # what of that which repositories bring counts
     db: str | Path | None = None
 

@@ -64,6 +64,11 @@ class Paths:
         """The full-text index of memory files: a cache, made anew when it is missing."""
         return self.home / "memory-index.db"
 
+    @property
+    def memory_lock(self) -> Path:
+        """Held by who writes memory files."""
+        return self.home / "memory.lock"
+
     def spill(self, session_id: str) -> Path:
         """Tool results too large for a message."""
         return self.home / "spill" / session_id

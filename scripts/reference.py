@@ -125,9 +125,10 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str]:
 
 
 def _settings() -> str:
-    run = load("run", COMMANDS["run"])
+    # `chat` has some of its own; of what both have, `run` says it
+    options = {option.name: option for name in ("chat", "run") for option in load(name, COMMANDS[name]).params}
     flags = [(f"`{option.envvar}`", f"`{option.name}`", f"`{max(option.opts, key=len)}`", option.help or "")
-             for option in run.params if isinstance(option, click.Option) and option.envvar and not option.hidden
+             for option in options.values() if isinstance(option, click.Option) and option.envvar and not option.hidden
              and option.name not in BASE]  # fmt: skip
     return _page(
         "Settings",

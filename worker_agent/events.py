@@ -20,6 +20,8 @@ class Purpose(StrEnum):
     TURN = "turn"
     SUMMARY = "summary"  # of a conversation, or of a part of it
     TOOL_SUMMARY = "tool_summary"  # the line about a turn's tools
+    MEMORY = "memory"  # what of an ended session is worth remembering
+    SUGGESTION = "suggestion"  # what the person may type next
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,14 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptSuggested:
+    """What the person may type next, one line of plain text. It holds for the prompt they are asked for now: what they
+    type themselves, and any turn that begins, ends it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class PermissionDenial:
     """`needs_person`: it was denied only because a person had to be asked and there was none."""
 
@@ -173,5 +183,6 @@ Event = (
     | ToolProgress
     | ToolFinished
     | Notice
+    | PromptSuggested
     | Result
 )

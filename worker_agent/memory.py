@@ -335,6 +335,11 @@ def _spoken(name: bytes) -> str:
     return " ".join(_WORD.findall(os.path.splitext(text)[0].replace("_", " ")))
 
 
+def titles(directory: Path) -> list[str]:
+    """What the Markdown files under `directory` are called, in order of their names. Blocks."""
+    return [_title(_read(directory / os.fsdecode(name)), name) for name, _ in _markdown(directory)]
+
+
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -17,6 +17,7 @@ from tasks import notifications, outbox
 from tasks.records import Delivery, DeliveryKind
 from worker_agent.loop.ports import Attachment
 from worker_agent.messages import user
+from worker_agent.session.plain_text import REPORTS
 
 FROM_USER = "user"
 FROM_COORDINATOR = "coordinator"
@@ -66,7 +67,7 @@ class TaskInbox:
         if not deliveries:
             return ()
         text = self._redact("\n".join([notifications.PREFACE, *(delivery.body for delivery in deliveries)]))
-        data = {"source": "task_notification", "task_ids": [d.task_id for d in deliveries]}
+        data = {"source": REPORTS, "task_ids": [d.task_id for d in deliveries]}
         message = user(text, kind="attachment", meta=True, data=data)
         return (Attachment(message, tuple(d.id for d in deliveries)),)
 

@@ -1,10 +1,10 @@
-"""Settings files: defaults for the flags of `run`, in TOML, keyed by the flag's name (`max_workers = 4`).
+"""Settings files: defaults for the flags of `run`, in TOML, keyed by the flag's name (`max_workers = 4`, `memory.extract`).
 
 1. The project's files (`.coordinator/settings.toml`, then `settings.local.toml`) win over the user's `config.toml`; a flag or
    its variable wins over both.
 2. Of what comes with a repository nobody trusts, and of a file that is not as it was trusted, only rules that deny count;
    one line a file names the rest.
-3. An unknown key is said once and passed over; one by which a fence was meant (`disallowedTools`), or a file that cannot be
+3. What another command has as a flag is passed over, an unknown key is said once; one by which a fence was meant (`disallowedTools`), or a file that cannot be
    read, is an error that names it.
 """
 
@@ -44,9 +44,15 @@ class Defaults:
     notes: tuple[str, ...] = ()
 
 
-def read(user_file: Path, project: Path, known: frozenset[str], trust: Callable[[], Trust]) -> Defaults:
-    """All settings files that hold in `project`; `trust` says what the person said of it, and is asked only where there is
-    such a file. Raises `Failure` for one that cannot be read."""
+def read(
+    user_file: Path,
+    project: Path,
+    known: frozenset[str],
+    trust: Callable[[], Trust],
+    elsewhere: Callable[[], frozenset[str]] = frozenset,
+) -> Defaults:
+    """All settings files that hold in `project`, of the flags `known`; `elsewhere` names those of other commands. `trust` says
+    what the person said of it, and is asked only where there is such a file. Raises `Failure` for one that cannot be read."""
     values: dict[str, Any] = {}
     origins: dict[str, Path] = {}
     notes: list[str] = []
@@ -62,6 +68,8 @@ def read(user_file: Path, project: Path, known: frozenset[str], trust: Callable[
         counts = own or (trust().trusted and not changed)
         for key, value in found.items():
             name = key.replace("-", "_")
+            if name not in known and name in elsewhere():
+                continue
             if name not in known:
                 if (fence := meant(name, (*HOLDING, *known))) in HOLDING:
                     raise Failure(f"{path}: there is no setting {key!r}; write {fence}", ExitCode.USAGE)
@@ -111,7 +119,7 @@ def _listed(path: Path, key: str, value: Any) -> list[str]:
 def _load(path: Path, inside: Path | None) -> dict[str, Any]:
     """Raises `Failure`, and `disk.Outside` for a link out of the directory `inside`."""
     try:
-        return tomllib.loads(disk.read_regular(path, limit=MAX_BYTES, inside=inside).decode("utf-8-sig"))
+        return _flat(tomllib.loads(disk.read_regular(path, limit=MAX_BYTES, inside=inside).decode("utf-8-sig")))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except disk.Outside:
@@ -119,3 +127,11 @@ def _load(path: Path, inside: Path | None) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         why = f"it {error.strerror}" if isinstance(error, OSError) else error
         raise Failure(f"{path} cannot be read: {why}", ExitCode.USAGE) from None
+
+
+def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
+    """`memory.extract` and `memory_extract` are one key."""
+    flat: dict[str, Any] = {}
+    for key, value in found.items():
+        flat |= {f"{key}_{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
+    return flat

@@ -39,7 +39,7 @@ KEPT = (
 # What is said for one run: how its input and output look, who answers, which session it is, where it runs.
 NOT_KEPT = (
     "print_only", "output_format", "include_partial_messages", "cwd", "continue_last", "resume", "fork_session", "session_id",
-    "background", "input_format", "permission_prompt_tool",
+    "background", "input_format", "permission_prompt_tool", "memory_extract",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from coordinator.cli import config_files
+from coordinator.cli import config_files, run_flags
 from coordinator.cli.context import Context
 from coordinator.cli.failures import Failure
 from coordinator.views.exit_codes import ExitCode
@@ -38,7 +38,7 @@ def user_config(cli: Context) -> Path:
 def defaults(cli: Context, cwd: Path, command: click.Command) -> config_files.Defaults:
     """The defaults that settings files give the flags of `command` in `cwd`."""
     options = {str(p.name): p for p in command.params if isinstance(p, click.Option) and p.name and p.expose_value}
-    found = config_files.read(user_config(cli), cwd, frozenset(options), lambda: trust_of(cli, cwd))
+    found = config_files.read(user_config(cli), cwd, frozenset(options), lambda: trust_of(cli, cwd), run_flags.settings)
     for name, value in found.values.items():
         if (wanted := _other_than(options[name], value)) is not None:
             raise Failure(f"{found.origins[name]}: {name} must be {wanted}", ExitCode.USAGE)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator import heap
 from coordinator.cli.approval import TerminalApprover
+from coordinator.cli.background import look_back
 from coordinator.cli.console import Console
 from coordinator.cli.early import CODES
 from coordinator.cli.person import Person
@@ -91,6 +92,8 @@ class Drive:
             finished = True
             self.view.finish(outcome.result)
             self._say_if_over(outcome.result)
+            if outcome.is_over and self.options.memory_extract and not self.options.offline:
+                look_back(self.options, outcome.session_id)
             return int(outcome.exit_code)
         finally:
             if not finished:

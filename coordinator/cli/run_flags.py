@@ -182,6 +182,8 @@ WORK = [
     flag("--json-schema", metavar="PATH|JSON", help="JSON schema that the answer must fit."),
     flag("--verify", metavar="CMD", help="Command that must succeed before the work counts as done."),
     flag("--coordinator/--no-coordinator", "use_coordinator", default=True, help="One agent with all tools instead of a coordinator."),
+    flag("--memory-extract/--no-memory-extract", "memory_extract", default=False,
+         help="After the end, note in .coordinator/memory what is worth remembering (in the background)."),
     flag("--offline", is_flag=True, help="The built-in deterministic surveyor: no network, no language model."),
     flag("--cwd", type=DIRECTORY, default=Path("."), help="Work in this directory."),
 ]  # fmt: skip
@@ -191,10 +193,19 @@ CONTINUING = [
     flag("--fork-session", is_flag=True, help="With --continue or --resume: go on in a copy."),
     flag("--session-id", metavar="ID", help="Id of the new session."),
 ]
+CHAT = [
+    flag("--chat-suggest/--no-chat-suggest", "chat_suggest", default=False, help="Suggest the next prompt, in grey."),
+]
 HEADLESS = [
     flag("--bg", "background", is_flag=True, help="Print the session's id and go on in the background."),
     flag("--plan-only", is_flag=True, help="Plan only: nothing is changed, whatever the rules allow."),
 ]
+
+
+def settings() -> frozenset[str]:
+    """What the flags of all commands that start sessions are called as settings."""
+    made = [option(lambda: None) for option in (*OUTPUT, *WORK, *CONTINUING, *CHAT, *HEADLESS)]
+    return frozenset(str(param.name) for command in made for param in getattr(command, "__click_params__", ()))
 
 
 def _refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:

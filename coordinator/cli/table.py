@@ -23,6 +23,7 @@ SESSIONS = {
     "resume": Entry("Take a session over where it stopped", "run:resume"),
     "fork": Entry("Copy a session's conversation into a new session", "sessions:fork"),
     "compact": Entry("Summarise a session's conversation, so that it goes on with room", "compact:compact"),
+    "remember": Entry("Write what is worth remembering of an ended session into the memory directory", "remember:remember"),
     "compare": Entry("Put two sessions side by side: tasks, cost, time, results", "timeline:compare"),
     "export": Entry("Print a session, transcripts included, as JSON, JSON lines or Markdown", "export:export"),
     "rm": Entry("Remove ended sessions and their files", "sessions:rm"),

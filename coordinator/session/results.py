@@ -69,6 +69,11 @@ class Closing:
         return self.result.reason if self.result else End.COMPLETED
 
     @property
+    def ends_session(self) -> bool:
+        """Whether it came to its own end, with nothing left for `resume` to go on with."""
+        return self.is_stored or (self.ending is None and not self.live)
+
+    @property
     def is_error(self) -> bool:
         return self.reason != End.COMPLETED or bool(self.result and self.result.is_error)
 
@@ -125,7 +130,7 @@ async def _store_end(store: Store, closing: Closing) -> None:
     if closing.ending is Cause.LOST or closing.is_stored:
         return
     try:
-        if closing.ending is None and not closing.live:
+        if closing.ends_session:
             await store.write(lambda conn: sessions.end(conn, store.session_id, store.fence, reason=closing.reason))
         else:
             await lease.release(store)

@@ -18,6 +18,7 @@ from coordinator.runs.held_directory import HeldDirectory
 from coordinator.session import results
 from coordinator.session.interruption import Interruption
 from coordinator.session.parts import Parts
+from coordinator.session.suggestions import Suggestions
 from coordinator.session.verification import Verifier
 from coordinator.session.wrapping_up import BY_USER, WrappingUp
 from coordinator.views import failure
@@ -46,11 +47,12 @@ def _refusal(verdict: Verdict) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """`result` is the documented result object."""
+    """`result` is the documented result object. `is_over`: nothing of the session is left for `resume` to go on with."""
 
     exit_code: ExitCode
     result: Mapping[str, Any]
     session_id: str
+    is_over: bool = False
 
 
 class Session:
@@ -74,6 +76,9 @@ class Session:
         self._is_verified = self._is_shaped = False  # since the last turn
         self._cut_short = asyncio.Event()
         self._held: HeldDirectory | None = None
+        self._suggestions = Suggestions(
+            parts.engine, lambda event: parts.observer(Observed(parts.store.session_id, None, event))
+        )
         self._verifier = Verifier(options.verify, record.cwd, parts.engine.agent.tool_context, parts.processes)
         self._foreign = ForeignChanges(parts.store, parts.wakes.elsewhere, self._reactions())
         loop = asyncio.get_running_loop()
@@ -334,6 +339,7 @@ class Session:
 
     async def _submit(self, prompt: Message | str | None, limits: Limits = Limits()) -> Result:
         result: Result | None = None
+        self._suggestions.drop()
         self._in_turn, self._turn_began_at = True, self.parts.store.clock.monotonic()
         try:
             async for event in self.parts.engine.submit_message(prompt, limits):
@@ -362,8 +368,11 @@ class Session:
                 if self.parts.backend.running():
                     await self.parts.store.clock.sleep(TOGETHER)
                 return self._ending is None
-            if not self._stays and not self._something_runs():
-                return False
+            if not self._something_runs():
+                if not self._stays:
+                    return False
+                if self.options.chat_suggest:
+                    self._suggestions.person_is_asked()
             await changed.wait()
         return False
 
@@ -464,13 +473,14 @@ class Session:
         await self.parts.backend.close(Cause.TERMINATED)
         if not self._end_is_stored:  # else they were ended before, and another process may drive the session already
             await self.parts.processes.end_own()
+        await self._suggestions.close()
         await self.parts.let_engine_go()
         await self.parts.hooks.session_end(str(self._ending or "other"))
         await self.parts.hooks.close()
-        code, value = await results.conclude(
-            self.parts.store, self.parts.redact, self.parts.denials, self._closing(result, live)
-        )
-        return RunOutcome(code, value, self.parts.store.session_id)
+        closing = self._closing(result, live)
+        code, value = await results.conclude(self.parts.store, self.parts.redact, self.parts.denials, closing)
+        is_over = closing.ends_session and self.parts.store.failure is None
+        return RunOutcome(code, value, self.parts.store.session_id, is_over)
 
     def _closing(self, result: Result | None, live: tuple[str, ...]) -> results.Closing:
         over_budget = (id for id in results.over_budget(self.parts.store) if id not in self._over_budget_before)

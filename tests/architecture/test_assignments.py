@@ -14,6 +14,7 @@ from tests.architecture.source import modules
 
 # What other people's objects demand, by (module, target): they have no other way to be told.
 DEMANDED = {
+    ("coordinator.cli.background", "process.returncode"): "how a process that outlives us is told that nobody waits for it",
     ("coordinator.cli.log", "logging.raiseExceptions"): "the standard library's switch for errors inside of logging",
     ("coordinator.cli.log", "threading.excepthook"): "the interpreter's place for what a thread raised",
     ("coordinator.cli.log", "sys.unraisablehook"): "the interpreter's place for what nobody can catch",

@@ -15,7 +15,7 @@ ALLOWED = {
 # Height inside worker_agent; equal heights are siblings that do not know each other.
 HEIGHTS = {
     "session": 6, "loop": 5, "tools": 4,
-    "api": 3, "context": 3, "hooks": 3, "attachments": 3, "memory": 3, "skills": 3, "mcp": 3,
+    "api": 3, "context": 3, "hooks": 3, "attachments": 3, "memory": 3, "memory_notes": 3, "skills": 3, "mcp": 3,
     "process": 2, "git": 2, "process_tree": 1, "concealment": 1,
     "causes": 0, "words": 0, "disk": 0, "redaction": 0, "errors": 0, "config": 0, "messages": 0, "events": 0, "prompts": 0, "tool_facts": 0,
     "front_matter": 0,

@@ -193,7 +193,8 @@ def test_our_packages_come_first_whatever_else_has_their_names(program: Program)
 
 
 def test_every_option_of_a_run_is_a_flag_with_a_variable_of_its_own() -> None:
-    flags = {option.name: option for option in load("run", COMMANDS["run"]).params if isinstance(option, click.Option)}
+    params = [param for name in ("chat", "run") for param in load(name, COMMANDS[name]).params]
+    flags = {param.name: param for param in params if isinstance(param, click.Option)}
     not_flags = {
         "prompt",
         "config",

@@ -22,7 +22,8 @@ from worker_agent.context.values import Collapse
 from worker_agent.context.view import with_user_context, without_thinking
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.agent import Agent
-from worker_agent.messages import Block, Message, Usage
+from worker_agent.messages import Message, Usage
+from worker_agent.session.plain_text import as_text
 
 MAX_TRIES = 3
 COLLAPSE_OUTPUT = 8_000  # tokens
@@ -92,7 +93,7 @@ class Summaries:
     def _plain(self, messages: Sequence[Message], asked: Message, info: ModelInfo) -> ModelRequest:
         """A call that knows the messages as plain text only: any endpoint takes it, and thinking has no part in it."""
         room = int(effective_window(info, self._agent.settings.context) * info.chars_per_token * 0.8)
-        text = _as_text(messages, room) or "(nothing)"
+        text = as_text(messages, room) or "(nothing)"
         return ModelRequest(
             model=info.id,
             max_tokens=min(COLLAPSE_OUTPUT, info.max_output),
@@ -157,38 +158,3 @@ def _which(stretch: Stretch) -> str:
         f"Only the latest part of the conversation is meant below: your last {stretch.turns} answers and what their"
         " calls brought. What stands before them stays as it is; leave it out."
     )
-
-
-def _as_text(messages: Sequence[Message], room: int) -> str:
-    """A stretch as plain text, for a model that has neither its tools nor its prompt; the longest parts are cut so that
-    it has about `room` characters."""
-    parts = [part for message in messages for block in message.content if (part := _block_text(message.role, block))]
-    limit = _fair_limit([len(part) for part in parts], room)
-    return "\n".join(part if len(part) <= limit else f"{part[:limit]} […]" for part in parts)
-
-
-def _block_text(role: str, block: Block) -> str:
-    match block.get("type"):
-        case "text":
-            return f"[{role}] {block['text']}"
-        case "tool_use":
-            return f"[call] {block['name']} {m.canonical(block['input']).decode()}"
-        case "tool_result":
-            content = block.get("content", "")
-            if not isinstance(content, str):
-                content = "\n".join(inner.get("text") or f"({inner.get('type')})" for inner in content)
-            return f"[result] {content}"
-        case "compaction":
-            return f"[summary of what came before] {block['content']}"
-        case _:
-            return ""
-
-
-def _fair_limit(lengths: Sequence[int], room: int) -> int:
-    """The length to cut parts to, so that all have `room`; short ones leave theirs to the others."""
-    for position, length in enumerate(sorted(lengths)):
-        share = room // (len(lengths) - position)
-        if length > share:
-            return share
-        room -= length
-    return max(lengths, default=0)

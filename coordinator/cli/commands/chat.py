@@ -34,7 +34,8 @@ def _chat(ctx: click.Context, /, prompt: str | None, **flags: Any) -> int:
     goal, lines = (None, [prompt or ""]) if is_typed else (prompt or None, [])
     while True:
         options = with_attachments(cli, options_of(ctx, cli, goal, flags), goal, beside=False)
-        options = replace(options, interactive=True, watched=cli.console.is_terminal)
+        seen = cli.console.is_terminal
+        options = replace(options, interactive=True, watched=seen, chat_suggest=seen and options.chat_suggest)
         check(options)
         code, conversation = _talk(cli, options, lines, goal)
         if conversation.next_session is None:
@@ -66,7 +67,7 @@ def _talk_on_a_screen(cli: Context, options: RunOptions, lines: Sequence[str], g
 
 chat = click.command("chat", cls=ConfiguredCommand, help="Talk with the coordinator; type while workers run.")(
     run_flags.apply(
-        [click.argument("prompt", required=False), *run_flags.WORK, *run_flags.CONTINUING],
+        [click.argument("prompt", required=False), *run_flags.WORK, *run_flags.CONTINUING, *run_flags.CHAT],
         _chat,
     )
 )

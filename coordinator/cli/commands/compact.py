@@ -32,7 +32,7 @@ from worker_agent.events import Result
 @pass_cli
 def compact(cli: Context, session_id: str, instructions: str, model: str | None) -> None:
     session = find_session(cli, session_id)
-    options = _as_before(cli, session)
+    options = as_it_ran(cli, session)
     options = replace(options, model=model or session.model)
     check(options)
     cli.close_database()
@@ -43,7 +43,7 @@ def compact(cli: Context, session_id: str, instructions: str, model: str | None)
     cli.console.note(result.text)
 
 
-def _as_before(cli: Context, session: SessionRecord) -> RunOptions:
+def as_it_ran(cli: Context, session: SessionRecord) -> RunOptions:
     """How the session was asked to run: the same tools and rules make the same prefix, which the cache holds."""
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in session.options.items()
