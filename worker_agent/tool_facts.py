@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from worker_agent.words import meant
+
 
 class Access(StrEnum):
     """What a call does with the files that its path fields name. Rules for `Read` speak of all that read, rules for `Edit`
@@ -214,6 +216,12 @@ def of(name: str) -> Facts:
 def known() -> tuple[Facts, ...]:
     """The facts of all tools with well-known names."""
     return _KNOWN
+
+
+def meant_by(name: str) -> str | None:
+    """The tool that somebody meant who wrote `name` in another case or with a slip of the pen; None where it is known, a
+    pattern, a server's, or like none."""
+    return None if "*" in name or "__" in name else meant(name, (*_BY_NAME, *_NOT_HERE))
 
 
 def as_agent_files_name_it(name: str) -> str | None:

@@ -1,7 +1,8 @@
 """What the `hooks` key of a settings file says: handlers by event, matchers, and which of them an event calls.
 
 A matcher that is absent, empty or `*` matches all. One of letters, digits, `_ - , |` and spaces only is a list of exact
-names; anything else is a regular expression that may match anywhere. Unknown events are ignored, unknown kinds of
+names; anything else is a regular expression that may match anywhere. Unknown events are ignored (a misspelled one is a fence
+that cannot be read), unknown kinds of
 handler are left out with one line in `problems`, and nothing in a file is fatal here. What cannot be read, and what would
 have refused tool calls and cannot be run, is named in `fences`, too: who loads the file must not pass over it.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from worker_agent import tool_facts
+from worker_agent.words import meant
 
 # Event → seconds a handler may take by default.
 _LONG, _PROMPT = 600.0, 30.0
@@ -97,6 +99,7 @@ class HookConfig:
             wrong = (f"{source}: `hooks` is no object",) if data else ()
             return cls(problems=wrong, fences=wrong)
         found = _Lines([], [])
+        found.fences.extend(_misspelled(data, source))
         groups = [group for event, value in data.items() if event in EVENTS for group in _groups(event, value, source, found)]
         problems = tuple(dict.fromkeys((*found.fences, *found.left_out)))
         return cls(tuple(groups), problems, tuple(dict.fromkeys(found.fences)))
@@ -137,7 +140,21 @@ def _groups(event: str, value: Any, source: str, found: _Lines) -> Iterator[Grou
         if not isinstance(matcher, str) or (not _EXACT.fullmatch(matcher) and matcher != "*" and _compile(matcher) is None):
             found.fences.append(f"{source}: the matcher {matcher!r} of {event} is no regular expression")
             continue
+        if event in _REFUSING and (tool := _misspelled_tool(matcher)):
+            found.fences.append(f"{source}: the matcher {matcher!r} of {event} names no tool; write {tool}")
         yield Group(event, matcher, tuple(_handlers(event, entry["hooks"], source, found)))
+
+
+def _misspelled(data: Mapping[Any, Any], source: str) -> Iterator[str]:
+    for event in data:
+        if (name := meant(str(event), EVENTS)) is not None:
+            yield f"{source}: there is no event {str(event)[:100]!r} for hooks; write {name}"
+
+
+def _misspelled_tool(matcher: str) -> str | None:
+    """The tool that was meant by a name in a list of exact names which is none."""
+    names = [name.strip() for name in re.split(r"[|,]", matcher)] if _EXACT.fullmatch(matcher) else []
+    return next(filter(None, map(tool_facts.meant_by, names)), None)
 
 
 def _handlers(event: str, entries: Iterable[Any], source: str, found: _Lines) -> Iterator[Handler]:

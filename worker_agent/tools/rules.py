@@ -30,6 +30,7 @@ WILD = "\0"  # cannot occur in a command, a path or a rule
 MAX_RULE = 10_000  # characters
 
 _TOOL = re.compile(r"[A-Za-z_*][A-Za-z0-9_.*-]*")
+_RULE = re.compile(rf"{_TOOL.pattern}(?:\(.*\))?", re.DOTALL)
 _FIELD = re.compile(r"([A-Za-z_-][A-Za-z0-9_-]*):(.*)", re.DOTALL)
 
 
@@ -92,6 +93,8 @@ class Rule:
     def parse(cls, text: str, source: Source, behavior: Behavior = Behavior.ALLOW) -> Rule:
         """A rule out of its text. Raises `RuleError`."""
         tool, specifier = _split(text)
+        if behavior is not Behavior.ALLOW and (named := tool_facts.meant_by(tool)):
+            raise RuleError(f"{text!r}: there is no tool {tool!r}; write {named}")
         _check_tool_glob(text, tool, behavior)
         if specifier is None:
             return cls(text, tool, None, behavior, Kind.WHOLE, source)
@@ -235,6 +238,8 @@ def _split(text: str) -> tuple[str, str | None]:
     facts = tool_facts.of(name)
     if not bracket:
         return facts.name, None
+    if len(rules := split_rules(stripped)) > 1 and all(_RULE.fullmatch(rule) for rule in rules):
+        raise RuleError(f"{text!r}: these are {len(rules)} rules; write each as a string of its own")
     if not rest.endswith(")"):
         raise RuleError(f"{text!r}: the closing bracket is missing")
     specifier = rest[:-1].strip()

@@ -52,6 +52,7 @@ _SAID_OTHERWISE = {
     "forbid": "deny",
     "mode": "defaultMode",
 }
+_BLOCK_LISTS = frozenset({"disallowedtools", "deniedtools", "blockedtools"})
 _NARROWING = frozenset({Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK})
 _NARROWING_NAMES = (*map(str, _NARROWING), "manual")
 _GRANTING = ("hooks", "env", "model", "enabledMcpjsonServers", "enableAllProjectMcpServers")
@@ -331,6 +332,8 @@ def _check_keys(data: Mapping[str, Any], name: str) -> None:
     for key in data:
         if key in ("deny", "ask"):
             raise ConfigError(f"{name}: `{key}` stands outside of `permissions`")
+        if key.replace("_", "").lower() in _BLOCK_LISTS:
+            raise ConfigError(f"{name}: the key {key!r} is none of a settings file; write the rules in `permissions.deny`")
         if (fence := meant(key, known)) is not None:
             raise ConfigError(f"{name}: the key {key[:100]!r} is none; write `{fence}`")
     permissions = data.get("permissions")
@@ -364,6 +367,8 @@ def _wrong_types(layer: Layer) -> Iterator[str]:
             yield f"{layer.name}: `{text}; it does not count"
     if unknown := [key for key in permissions if key not in (*_PERMISSIONS, *_OF_OTHERS)]:
         yield f"{layer.name}: passed over in `permissions`: {', '.join(unknown)}"
+    if layer.data.get("sandbox"):
+        yield f"{layer.name}: `sandbox` is passed over: commands are confined as `--sandbox` says, and by deny rules"
     if permissions.get("defaultMode") == _ELSEWHERE:
         yield f"{layer.name}: the permission mode {_ELSEWHERE!r} is not known here"
     if off is not None and off != "disable":

@@ -71,6 +71,20 @@ def test_matchers(matcher: str, subject: str, matches: bool) -> None:
     assert Group("PreToolUse", matcher, ()).matches(subject) is matches
 
 
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        ({"PreTolUse": []}, "write PreToolUse"),
+        ({"pretooluse": []}, "write PreToolUse"),
+        ({"PreToolUse": [{"matcher": "bash", "hooks": []}]}, "write Bash"),
+        ({"PermissionRequest": [{"matcher": "Edit|Wirte", "hooks": []}]}, "write Write"),
+    ],
+)
+def test_a_misspelled_event_or_tool_is_a_fence_that_cannot_be_read(hooks: dict[str, Any], said: str) -> None:
+    (line,) = HookConfig.parse(hooks, "f.json").fences
+    assert line.startswith("f.json: ") and line.endswith(said)
+
+
 def test_unknown_events_and_fields_are_ignored_and_other_types_left_out_with_one_line() -> None:
     entries = [
         {"type": "prompt", "prompt": "x"},

@@ -205,3 +205,23 @@ def test_a_flag_that_is_no_rule_is_refused() -> None:
         RuleSet.from_flags(("Bash(git",))
     flags = RuleSet.from_flags(("Read,Grep", "Edit"), ("Bash",))
     assert ([r.text for r in flags.allow], [r.text for r in flags.deny]) == (["Read", "Grep", "Edit"], ["Bash"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bash(rm:*)", "write Bash"), ("BASH", "write Bash"), ("Bsh(rm:*)", "write Bash"), ("read(./k)", "write Read"),
+        ("Bash(curl:*),Bash(rm:*)", "2 rules"), ("Bash(curl:*) Bash(rm:*)", "2 rules"), ("Bash(rm:*), Read", "2 rules"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("behavior", [Behavior.DENY, Behavior.ASK])
+def test_a_fence_that_would_fit_nothing_is_none(text: str, said: str, behavior: Behavior) -> None:
+    with pytest.raises(RuleError, match=said):
+        Rule.parse(text, Source("f.json"), behavior)
+
+
+@pytest.mark.parametrize(
+    "text", ["LS", "KillShell", "mcp__bash", "MyTool", "B*", "Bash(echo ) x)", "Bash(git commit -m (a) b)"]
+)
+def test_a_fence_about_a_tool_that_is_not_here_stands(text: str) -> None:
+    assert Rule.parse(text, Source("f.json"), Behavior.DENY).text == text

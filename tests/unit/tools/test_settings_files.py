@@ -145,6 +145,15 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it(bench: Bench, text
         bench.load(trusted=False)
 
 
+def test_a_block_list_outside_of_permissions_stops_and_a_sandbox_of_others_is_named(bench: Bench) -> None:
+    bench.user({"sandbox": {"filesystem": {"denyWrite": ["."]}}})
+    (line,) = bench.load().problems
+    assert "`sandbox` is passed over" in line
+    bench.user({"disallowedTools": ["Bash(rm:*)"]})
+    with pytest.raises(ConfigError, match=r"permissions\.deny"):
+        bench.load()
+
+
 def test_an_empty_file_and_unknown_keys_are_nothing(bench: Bench) -> None:
     bench.shared("")
     bench.user({"whatever": 1, "env": 7, "hooks": {}, "model": 7, "enabledMcpjsonServers": "x"})
