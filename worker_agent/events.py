@@ -56,6 +56,13 @@ class ThinkingDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class InputDelta:
+    """The model writes a call: so many characters more of its input are there."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class MessageAdded:
     """A complete message joined the conversation."""
 
@@ -176,6 +183,7 @@ Event = (
     | ModelCalled
     | TextDelta
     | ThinkingDelta
+    | InputDelta
     | MessageAdded
     | TransitionTaken
     | Tombstone

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from coordinator.views.terminal_text import escape_json
+from coordinator.views.terminal_text import columns, escape_json
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 Above = Callable[[Callable[[], None]], None]
 """Takes what writes whole lines to the terminal, and calls it, in order, when that disturbs nothing."""
+
+
+SYNC_ON, SYNC_OFF = "\x1b[?2026h", "\x1b[?2026l"
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+ERASE_LINE, ERASE_BELOW = "\x1b[2K", "\x1b[J"
 
 
 class Console:
@@ -135,6 +140,14 @@ class Console:
 
         self._when_free(self._out, write)
 
+    def _painted(self, line: Line) -> str:
+        """The line with its styles as escape codes."""
+        from rich.text import Text
+
+        with self.rich.capture() as painted:
+            self.rich.print(Text.assemble(*line), end="", soft_wrap=True)
+        return painted.get()
+
     def grid(self, grid: Grid) -> None:
         from coordinator.cli.render import lay_out
 
@@ -209,34 +222,56 @@ class Console:
 
 class Region:
     """Lines at the bottom of the terminal, drawn anew in place until it is closed; then they are gone. A context
-    manager."""
+    manager.
+
+    Only lines that changed are written, each after it was erased, a frame in one piece that terminals which know
+    synchronised output (mode 2026) show at once: nothing flickers. The cursor is hidden and stands below the last line. After
+    a change of size the terminal has wrapped the old lines anew; how many it made of them is worked out from their widths.
+    """
 
     def __init__(self, console: Console) -> None:
-        from rich.live import Live
-
         self._console = console
+        self._lines: list[Line] = []
+        self._size = console.size
         console._notes_above(self)
-        self._live = Live(console=console.rich, auto_refresh=False, transient=True, vertical_overflow="crop")
-        with console._quiet_pipe():
-            self._live.start()
+        self._write(HIDE_CURSOR)
 
     def draw(self, lines: Sequence[Line]) -> None:
-        from coordinator.cli.render import renderable
-
-        with self._console._quiet_pipe():
-            self._live.update(renderable(lines), refresh=True)
+        size, before = self._console.size, self._up()
+        if size != self._size:
+            before, self._lines, self._size = before + ERASE_BELOW, [], size
+        elif list(lines) == self._lines:
+            return
+        self._write(before + self._changes(list(lines)))
 
     def say_above(self, text: str) -> None:
         """Lines that stay, above what is drawn in place."""
-        from rich.text import Text
-
-        with self._console._quiet_pipe():
-            self._live.console.print(Text(text), soft_wrap=True)
+        again, before = self._lines, self._up()
+        self._lines = []
+        self._write(before + ERASE_BELOW + text + "\n" + self._changes(again))
 
     def close(self) -> None:
         self._console._notes_above(None)
-        with self._console._quiet_pipe():
-            self._live.stop()
+        self._write(self._up() + ERASE_BELOW + SHOW_CURSOR)
+        self._lines = []
+
+    def _up(self) -> str:
+        """To the first line of what is drawn, as the terminal shows it now."""
+        width = max(1, self._console.size[0])
+        rows = sum(max(1, -(-sum(columns(piece.text) for piece in line) // width)) for line in self._lines)
+        return f"\x1b[{rows}A\r" if rows else "\r"
+
+    def _changes(self, lines: list[Line]) -> str:
+        """From the first line drawn to below the last of `lines`, whatever was there."""
+        old, self._lines = self._lines, lines
+        parts = [
+            "\x1b[B" if i < len(old) and old[i] == line else f"{ERASE_LINE}{self._console._painted(line)}\n"
+            for i, line in enumerate(lines)
+        ]
+        return "".join((*parts, ERASE_BELOW))
+
+    def _write(self, text: str) -> None:
+        self._console._write(self._console._out, f"{SYNC_ON}{text}{SYNC_OFF}")
 
     def __enter__(self) -> Region:
         return self

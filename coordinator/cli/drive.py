@@ -23,6 +23,7 @@ from coordinator.cli.console import Console
 from coordinator.cli.early import CODES
 from coordinator.cli.person import Person
 from coordinator.cli.run_views import Started, View
+from coordinator.cli.tree import Spent
 from coordinator.options import RunOptions
 from coordinator.session.interruption import Interruption
 from coordinator.views.exit_codes import ExitCode
@@ -132,6 +133,7 @@ def _started(handle: SessionHandle, options: RunOptions) -> Started:
         version=metadata.version("coordinator"),
         offline=options.offline,
         mcp_servers=handle.mcp_servers,
+        spent=lambda: Spent(*handle.spent(), options.max_budget_usd, options.token_budget),
     )
 
 

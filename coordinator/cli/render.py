@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from coordinator.views.terminal_text import columns, cut, literal, one_line
-from coordinator.views.values import ORDER, state
+from coordinator.views.values import state
 from worker_agent.words import counted
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 Json = Mapping[str, Any]
 
@@ -247,7 +244,7 @@ def tree_lines(session_id: str, goal: str, rows: Sequence[tuple[Json, int]], wid
         after = [later for _, later in rows[i + 1 :]]
         nearer = next((later for later in after if later <= depth), 0)
         lines.append((Piece("   " * (depth - 1) + ("├─ " if nearer == depth else "└─ "), "dim"), *task_line(task)))
-    return lines if width is None else [_fit(line, width) for line in lines]
+    return lines if width is None else [fit(line, width) for line in lines]
 
 
 LANE_SIGNS = {
@@ -494,7 +491,7 @@ def table(rows: Sequence[Json]) -> Grid:
 
 
 def task_line(task: Json) -> Line:
-    """One task in the tree of a live run."""
+    """One task in a tree."""
     sign, style = SIGNS.get(state(task), ("·", ""))
     name = one_line(task["name"] or task["agent"] or "")
     numbers = f"{span(task['duration_ms']):>7} {task['tool_uses']:>4} {'tool ' if task['tool_uses'] == 1 else 'tools'} {count(task['total_tokens']):>5} {cost_of(task):>7}"
@@ -506,24 +503,8 @@ def task_line(task: Json) -> Line:
     )
 
 
-def run_lines(head: str, tasks: Sequence[Json], said: str, width: int, height: int, told: Sequence[str] = ()) -> list[Line]:
-    """The live view of a run: what it is, its tasks as far as they fit, what a person was told last, a line each, and
-    the last words of the coordinator."""
-    room = max(1, height - 3 - len(told))
-    ordered = sorted(tasks, key=lambda task: ORDER.get(state(task), 9)) if len(tasks) > room else list(tasks)
-    lines: list[Line] = [_fit((Piece(head, "bold"),), width)]
-    for i, task in enumerate(ordered[:room]):
-        branch = "└─ " if i == min(room, len(ordered)) - 1 else "├─ "
-        lines.append(_fit((Piece(branch, "dim"), *task_line(task)), width))
-    if len(ordered) > room:
-        lines.append((Piece(f"   … {len(ordered) - room} more"),))
-    lines += [(Piece(cut(one_line(each), width), "dim"),) for each in told]
-    if said:
-        lines.append((Piece(cut(one_line(said), width), "italic"),))
-    return lines
-
-
-def _fit(line: Line, width: int) -> Line:
+def fit(line: Line, width: int) -> Line:
+    """`line` cut to `width` columns."""
     fitted, left = [], width
     for piece in line:
         text = cut(piece.text, left)
@@ -532,10 +513,3 @@ def _fit(line: Line, width: int) -> Line:
         if left <= 0:
             break
     return tuple(fitted)
-
-
-def renderable(lines: Sequence[Line]) -> RenderableType:
-    """Lines as what rich draws."""
-    from rich.text import Text
-
-    return Text("\n").join(Text.assemble(*line, no_wrap=True, overflow="crop") for line in lines)

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from coordinator.cli import render
-from coordinator.cli.console import Console, Region
+from coordinator.cli import markdown, render
+from coordinator.cli.console import Console
 from coordinator.cli.stream_json import StreamJson, init_line
+from coordinator.cli.tree import Spent
 from coordinator.observed import CallWaits, Observed, TaskChanged
 from coordinator.views.terminal_text import literal, one_line
 from coordinator.views.values import approval_json, task_detail_json
 from tasks.records import ApprovalRecord
-from worker_agent.events import MessageAdded, Notice, NoticeKind, TextDelta, Tombstone
+from worker_agent.events import Notice, NoticeKind
 from worker_agent.words import counted
 
 TELLING = frozenset(NoticeKind) - {NoticeKind.API_ERROR}  # that one the result tells
-TOLD = 3  # notices that stay in the live view, each until newer ones take its line
-FRAME = 0.125  # seconds between two frames at least
 ENDED = frozenset({"completed", "failed", "killed"})
 
 
@@ -41,6 +39,7 @@ class Started:
     version: str = ""
     offline: bool = False
     mcp_servers: tuple[tuple[str, str], ...] = ()  # names, and how each stands
+    spent: Callable[[], Spent] | None = None  # what the session has used by now
 
 
 class View(Protocol):
@@ -161,12 +160,33 @@ class StreamJsonView(Still):
             tell_failure(self._console, result)
 
 
+class Transitions:
+    """A line for each task that begins or ends, and none for what happens between."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._statuses: dict[str, str] = {}
+
+    def tell(self, changed: TaskChanged) -> None:
+        id, status = changed.task.id, str(changed.task.status)
+        before = self._statuses.get(id)
+        self._statuses[id] = status
+        if status == before or (before is None and status == "pending"):
+            return
+        task = task_values(changed)
+        sign = render.SIGNS[status][0]
+        more = [render.span(task["duration_ms"]), counted(task["tool_uses"], "tool")] if status in ENDED else []
+        why = render.now_words(task) if status in ("failed", "killed") else ""
+        words = [f"{sign} {task['id']} {status}", one_line(task["description"]), *more, *([one_line(why)] if why else [])]
+        self._console.note("  ".join(words))
+
+
 class PlainView(Still):
     """The answer on stdout, what happens on stderr, a line each."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._statuses: dict[str, str] = {}
+        self._transitions = Transitions(console)
 
     def started(self, session: Started) -> None:
         self._console.note(headline(session))
@@ -174,99 +194,13 @@ class PlainView(Still):
     def on(self, observed: Observed) -> None:
         match observed.event:
             case TaskChanged() as changed:
-                self._task(task_values(changed))
+                self._transitions.tell(changed)
             case _:
                 tell(self._console, observed)
 
-    def _task(self, task: Mapping[str, Any]) -> None:
-        before, status = self._statuses.get(task["id"]), task["status"]
-        self._statuses[task["id"]] = status
-        if status == before or (before is None and status == "pending"):
-            return
-        sign = render.SIGNS[status][0]
-        more = [render.span(task["duration_ms"]), counted(task["tool_uses"], "tool")] if status in ENDED else []
-        why = render.now_words(task) if status in ("failed", "killed") else ""
-        words = [f"{sign} {task['id']} {status}", one_line(task["description"]), *more, *([one_line(why)] if why else [])]
-        self._console.note("  ".join(words))
-
     def finish(self, result: Mapping[str, Any] | None) -> None:
         if result is not None:
             print_answer(self._console, result)
-
-
-class LiveView(Still):
-    """A tree of the tasks that is drawn anew in place, then the answer."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._tasks: dict[str, Mapping[str, Any]] = {}
-        self._waits: dict[str, ApprovalRecord] = {}
-        self._head = ""
-        self._said = ""
-        self._told: deque[str] = deque(maxlen=TOLD)
-        self._drawn = 0.0
-        self._region: Region | None = None
-
-    def started(self, session: Started) -> None:
-        self._head = headline(session)
-        self.resume()
-
-    def resume(self) -> None:
-        self._region = self._console.region()
-
-    def pause(self) -> None:
-        if self._region is not None:
-            self._region.close()
-            self._region = None
-
-    def on(self, observed: Observed) -> None:
-        match observed.event:
-            case TaskChanged() as changed:
-                self._tasks[changed.task.id] = task_values(changed)
-            case TextDelta(text) if observed.task_id is None:
-                self._said = (self._said + text)[-400:]
-            case MessageAdded() | Tombstone() if observed.task_id is None:
-                self._said = ""
-            case Notice(NoticeKind.TOOL_USE_SUMMARY, text):
-                self._console.note(one_line(text))  # above what is drawn, where it stays
-            case Notice(kind, text) if kind in TELLING:
-                self._told.append(f"{observed.task_id}: {text}" if observed.task_id else text)
-            case CallWaits(call, is_over):
-                self._waits.pop(call.id, None)
-                if not is_over:
-                    self._waits[call.id] = call
-            case _:
-                return
-        self.tick()
-
-    def tick(self) -> None:
-        now = time.monotonic()
-        if self._region is None or now - self._drawn < FRAME:
-            return
-        self._drawn = now
-        size = self._console.size
-        waits = {call.task_id: call.id for call in reversed(self._waits.values())}
-        tasks = [_aged(task) | {"needs_approval": waits.get(task["id"])} for task in self._tasks.values()]
-        told = [*self._told, *(waiting_words(call) for call in self._waits.values())][-TOLD:]
-        last = self._said.rsplit("\n", 1)[-1]
-        self._region.draw(render.run_lines(self._head, tasks, last, *size, told=told))
-
-    def finish(self, result: Mapping[str, Any] | None) -> None:
-        self.pause()
-        size = self._console.size
-        for line in render.run_lines(self._head, list(self._tasks.values()), "", size[0], 10_000):
-            self._console.styled(line)
-        if result is not None:
-            self._console.line()
-            print_answer(self._console, result)
-
-
-def _aged(task: Mapping[str, Any]) -> dict[str, Any]:
-    """A running task's age as of now."""
-    if task["status"] != "running" or not task["started_at"]:
-        return dict(task)
-    started = render.seconds_of(task["started_at"])
-    return {**task, "duration_ms": round((time.time() - started) * 1000)}
 
 
 def headline(session: Started) -> str:
@@ -274,10 +208,13 @@ def headline(session: Started) -> str:
     return f"session {session.session_id}  model {one_line(model)}  permission {session.permission_mode}"
 
 
-def print_answer(console: Console, result: Mapping[str, Any]) -> None:
-    """The answer to stdout; what went wrong, and what was denied, to stderr."""
+def print_answer(console: Console, result: Mapping[str, Any], *, rendered: bool = False) -> None:
+    """The answer to stdout, as it is or with its Markdown rendered; what went wrong, and what was denied, to stderr."""
     text = literal(str(result.get("result") or "")).strip("\n")
-    if text:
+    if text and rendered:
+        for line in markdown.lines(text):
+            console.styled(line)
+    elif text:
         console.line(text)
     tell_failure(console, result)
     for denial in result.get("permission_denials") or ():
@@ -291,12 +228,3 @@ def tell_failure(console: Console, result: Mapping[str, Any]) -> None:
         return
     errors = [str(error).splitlines() or [""] for error in result.get("errors") or ("the run failed",)]
     console.error("; ".join(one_line(first) for first, *_ in errors), [literal(line) for _, *more in errors for line in more])
-
-
-def choose(console: Console, output_format: str, *, print_only: bool, partial_messages: bool) -> View:
-    """The view for these flags and this stdout."""
-    if output_format == "json":
-        return JsonView(console)
-    if output_format == "stream-json":
-        return StreamJsonView(console, partial_messages=partial_messages)
-    return PlainView(console) if print_only or not console.has_colour else LiveView(console)

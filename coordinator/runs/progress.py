@@ -1,7 +1,7 @@
 """What a run has done so far, summed from its events; told to observers and to the store without flooding either.
 
 Input tokens are the latest prompt's (the API counts the whole prompt each time), output tokens are summed, each
-response counted once. The cost is None as soon as one price is unknown: unknown is never shown as 0.
+response counted once; of an answer that is still written they are guessed from its length, until the API has counted it. The cost is None as soon as one price is unknown: unknown is never shown as 0.
 """
 
 from __future__ import annotations
@@ -12,12 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tasks.records import TaskRecord
-from worker_agent.events import Event, MessageAdded, ModelCalled, ToolStarted
+from worker_agent.events import (
+    Event,
+    InputDelta,
+    MessageAdded,
+    ModelCalled,
+    RequestStarted,
+    TextDelta,
+    ThinkingDelta,
+    ToolStarted,
+)
 from worker_agent.messages import Usage
 
 ACTIVITIES = 5
 LONGEST_ACTIVITY = 200  # characters
 INTERVAL = 0.25  # seconds between two tellings at least; a screen is drawn as often
+LIFE = 2.0  # seconds between two signs of life at least, while a model writes
+CHARACTERS = 4  # of an answer for a token, until the API has counted them
 
 Price = Callable[[str, Usage], float | None]
 
@@ -36,10 +47,17 @@ class Progress:
     model: str | None = None
     activities: deque[str] = field(default_factory=lambda: deque(maxlen=ACTIVITIES))
     texts: list[str] = field(default_factory=list)
+    written: int = 0  # characters of the answer that is being written
 
     def observe(self, event: Event) -> bool:
-        """Count the event; whether anything to be told changed."""
+        """Count the event; whether anything to be told changed. That a model writes is no such thing (`shows_life`)."""
         match event:
+            case TextDelta(text) | ThinkingDelta(text):
+                self.written += len(text)
+                return False
+            case InputDelta(length):
+                self.written += length
+                return False
             case ToolStarted():
                 self.tool_uses += 1
                 self.activities.append(event.activity[:LONGEST_ACTIVITY])
@@ -51,13 +69,17 @@ class Progress:
                 return False
         return True
 
+    def settle(self) -> None:
+        """Nothing is written any more: no figure is a guess."""
+        self.written = 0
+
     def on(self, task: TaskRecord, now: float) -> TaskRecord:
         """`task` with this progress, as of `now`."""
         return replace(
             task,
             tool_uses=self.tool_uses,
             input_tokens=self.input_tokens,
-            output_tokens=self.output_tokens,
+            output_tokens=self.output_tokens + self.written // CHARACTERS,
             cache_read_tokens=self.cache_read_tokens,
             cache_write_tokens=self.cache_write_tokens,
             cost_usd=self.cost_usd,
@@ -67,6 +89,7 @@ class Progress:
         )
 
     def _count(self, call: ModelCalled) -> None:
+        self.settle()
         if call.response_id is None:
             return
         usage = call.usage
@@ -77,6 +100,11 @@ class Progress:
         self.cache_write_tokens += usage.cache_write_5m + usage.cache_write_1h
         cost = self.price(call.model, usage)
         self.cost_usd = None if cost is None or self.cost_usd is None else self.cost_usd + cost
+
+
+def shows_life(event: Event) -> bool:
+    """Whether a model is at work: a worker that only waits for an answer is no worker that hangs."""
+    return isinstance(event, RequestStarted | TextDelta | ThinkingDelta | InputDelta)
 
 
 class Coalesced:

@@ -24,7 +24,7 @@ from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.runs import outcome
 from coordinator.runs.held_directory import HeldDirectory
 from coordinator.runs.processes import Processes
-from coordinator.runs.progress import Coalesced, Price, Progress
+from coordinator.runs.progress import LIFE, Coalesced, Price, Progress, shows_life
 from coordinator.runs.worktrees import Worktree, Worktrees
 from coordinator.store import Store
 from tasks import ledger, outbox, registry
@@ -150,6 +150,7 @@ class WorkerRun:
         self._processes = Processes(store, task_id)
         self._progress = Progress(price)
         self._tell = Coalesced(self._tell_progress)
+        self._tell_life = Coalesced(self._tell_progress, LIFE)
         self._task: TaskRecord  # from the claim on
         self._engine: QueryEngine | None = None
         self._limits = Limits()
@@ -193,7 +194,7 @@ class WorkerRun:
             self._store.fail(error)
             await shielded(self._processes.end_own())
         finally:
-            self._tell.cancel()
+            self._cancel_telling()
             self._close()
             if self._engine is not None:
                 await shielded(self._engine.close())
@@ -366,10 +367,16 @@ class WorkerRun:
     def _take(self, event: Event) -> None:
         if self._progress.observe(event):
             self._tell.touch()
+        elif shows_life(event):
+            self._tell_life.touch()
         self._observe(event)
 
     def _observe(self, event: Event | TaskChanged) -> None:
         self._observer(Observed(self._store.session_id, self._task_id, event))
+
+    def _cancel_telling(self) -> None:
+        self._tell.cancel()
+        self._tell_life.cancel()
 
     def _tell_progress(self) -> None:
         now = self._task = self._progress.on(self._task, self._store.clock.now())
@@ -397,7 +404,8 @@ class WorkerRun:
 
     async def _record(self, end: Ended | None) -> bool:
         """Store how it ended (None: it was stopped); whether that was the end: not if a message came meanwhile."""
-        self._tell.cancel()
+        self._cancel_telling()
+        self._progress.settle()
         self._tell_progress()
         if end is None:
             await self._end_shells(self._task_id)

@@ -13,6 +13,7 @@ from coordinator.session.coordinator import SendOutcome, StopOutcome
 from coordinator.session.interruption import Interruption
 from coordinator.session.session import Session
 from coordinator.session.wrapping_up import BY_USER
+from tasks import ledger
 from tasks.connection import Connection
 from tasks.db import Database
 from tasks.records import TaskRecord
@@ -37,6 +38,12 @@ class SessionHandle:
         self.tools = tuple(tool.name for tool in parts.engine.agent.registry)
         self.permission_mode = str(parts.rights.policy.mode)
         self.mcp_servers = tuple(self.mcp_status())
+
+    def spent(self) -> tuple[float | None, int]:
+        """What the session has used by now: USD, None where a price is unknown, and output tokens."""
+        store = self._parts.store
+        used = store.read(lambda conn: ledger.total(conn, session_id=store.session_id))
+        return used.cost_usd, used.output_tokens
 
     def interrupt(self) -> Interruption:
         """SIGINT. First: the coordinator's turn ends, workers go on. Again: the workers are stopped, too. A third in a row

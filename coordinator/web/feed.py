@@ -22,8 +22,8 @@ from typing import Any
 
 import orjson
 
+from coordinator.views import reading
 from coordinator.views.shown import Shown, listed_tasks
-from coordinator.web import reading
 from tasks import events, registry, sessions
 from tasks.connection import Connection
 from tasks.db import Database

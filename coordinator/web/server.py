@@ -39,11 +39,11 @@ from coordinator.other_processes import answering, sending
 from coordinator.other_processes.kill import kill_session, kill_task
 from coordinator.paths import Paths
 from coordinator.runs.changes import patch_of
-from coordinator.views import comparison, costs
+from coordinator.views import comparison, costs, reading
 from coordinator.views.exit_codes import ExitCode
 from coordinator.views.shown import listed_tasks, session_detail, shown_sessions
 from coordinator.views.timeline import Lane, lanes
-from coordinator.web import feed, guard, reading
+from coordinator.web import feed, guard
 from tasks import registry, sessions
 from tasks.connection import Connection
 from tasks.db import Database

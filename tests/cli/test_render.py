@@ -77,15 +77,6 @@ def test_tokens(tokens: int, words: str) -> None:
     assert render.count(tokens) == words
 
 
-def test_a_live_view_fits_its_terminal_and_says_what_it_left_out() -> None:
-    rows = [task(id=f"a{n:08}", status="running" if n % 2 else "completed") for n in range(50)]
-    lines = text(render.run_lines("head", rows, "said\nso", 60, 20))
-    assert len(lines) <= 20
-    assert "… 33 more" in lines[18]
-    assert all(columns(line) <= 60 for line in lines)
-    assert all("●" in line for line in lines[1:17])
-
-
 def test_a_tasks_detail_shows_every_field_it_has_and_texts_literally() -> None:
     shown = text(render.task_detail(task(prompt="do [bold]this[/bold]\x1b[2J", result=None, activities=["Read a"])))
     assert "do [bold]this[/bold]" in shown

@@ -29,7 +29,7 @@ from tests.support.fake_api import (
     tool_use,
 )
 from worker_agent.errors import ConfigError
-from worker_agent.events import MessageAdded, Result, ToolStarted
+from worker_agent.events import MessageAdded, ModelCalled, Result, ToolStarted
 from worker_agent.tools.trust import EVERYTHING
 
 
@@ -568,3 +568,20 @@ def test_a_coordinator_is_not_urged_while_its_workers_run_and_goes_on_towards_it
     urged = [text for text in said if "of the 2,000 tokens" in text]
     assert len(urged) == 1 and "1,300 of the 2,000 tokens" in urged[0], urged
     assert said.index(urged[0]) > next(i for i, text in enumerate(said) if "<task-notification>" in text)
+
+
+@pytest.mark.parametrize("written", [text("a" * 400), tool_use("Write", {"file_path": "x.txt", "content": "a" * 400})])
+def test_a_worker_whose_model_writes_shows_life_and_its_tokens_grow(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, written: Any
+) -> None:
+    """A long answer, or a long call, looked like a worker that hangs. What it writes is told while the answer goes on."""
+    monkeypatch.setattr("coordinator.runs.workers.LIFE", 0.05)
+    gate = Gate()
+    bench.on_event = lambda observed: gate.open() if any(one.output_tokens >= 100 for one in bench.changes()) else None
+    with FakeAPI(fleet(coordinator("one"), by_turn(message(text("I see."), written, gate), message("done")))) as api:
+        outcome = bench.run(api)
+    (task,) = outcome.result["tasks"]
+    guessed = next(one for one in bench.changes() if one.output_tokens >= 100)
+    assert guessed.status is TaskStatus.RUNNING and guessed.last_activity_at
+    calls = [one.event.usage.output for one in bench.seen if one.task_id and isinstance(one.event, ModelCalled)]
+    assert (task["status"], task["output_tokens"]) == ("completed", sum(calls)), "in the end the API's own figures count"

@@ -72,6 +72,14 @@ class ThinkingPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class InputPiece:
+    """Part of a call's input came: nothing to read before the block is closed, but a sign of life. `length` in characters."""
+
+    index: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlockClosed:
     """A block is complete, exactly as it must be sent back. For a `tool_use` whose JSON does not parse strictly to an
     object, `invalid` says why and `block["input"]` is `{}`: such a call never runs. `typed` is the call in the model's own
@@ -94,7 +102,7 @@ class Finished:
     stop_details: Mapping[str, Any] | None = None
 
 
-ModelEvent = Started | TextPiece | ThinkingPiece | BlockClosed | Finished
+ModelEvent = Started | TextPiece | ThinkingPiece | InputPiece | BlockClosed | Finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

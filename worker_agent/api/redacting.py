@@ -19,6 +19,7 @@ from typing import assert_never
 from worker_agent.api.client import (
     BlockClosed,
     Finished,
+    InputPiece,
     ModelClient,
     ModelEvent,
     ModelInfo,
@@ -86,7 +87,7 @@ class _Answer:
 
     def take(self, event: ModelEvent) -> Iterator[ModelEvent]:
         match event:
-            case Started():
+            case Started() | InputPiece():
                 yield event
             case TextPiece() | ThinkingPiece():
                 _, stream = self._open.setdefault(event.index, (type(event), self._redact.stream()))

@@ -28,7 +28,7 @@ from typing import Any, NoReturn, TypeVar
 import orjson
 
 from worker_agent.api import errors_map
-from worker_agent.api.client import BlockClosed, Finished, ModelEvent, Started, TextPiece, ThinkingPiece
+from worker_agent.api.client import BlockClosed, Finished, InputPiece, ModelEvent, Started, TextPiece, ThinkingPiece
 from worker_agent.config import Clock
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage, clean, new_message_id
@@ -225,6 +225,8 @@ class Folder:
             events.append(ThinkingPiece(index, clean(text)))
         elif kind == "input_json_delta":
             block.json.append(_text(delta, "partial_json"))
+            if block.json[-1]:
+                events.append(InputPiece(index, len(block.json[-1])))
         else:
             _other_delta(block, kind, delta)
         return events

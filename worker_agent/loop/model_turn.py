@@ -29,6 +29,7 @@ from worker_agent.api.call import Call
 from worker_agent.api.client import (
     BlockClosed,
     Finished,
+    InputPiece,
     ModelEvent,
     ModelInfo,
     ModelRequest,
@@ -279,6 +280,8 @@ class ModelTurn:
             case ThinkingPiece():
                 current.add_thought()
                 return [e.ThinkingDelta(event.text)]
+            case InputPiece():
+                return [e.InputDelta(event.length)]
             case BlockClosed():
                 current.open_text.pop(event.index, None)
                 current.add_unreadable()

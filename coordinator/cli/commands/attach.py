@@ -6,7 +6,7 @@ import time
 
 import click
 
-from coordinator.cli import early, render
+from coordinator.cli import early, render, tree
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.lookup import find_session, shown_sessions
@@ -52,13 +52,16 @@ def _live(cli: Context, session_id: str) -> int:
         while True:
             session, tasks = _look(cli, session_id)
             columns, lines = cli.console.size
-            region.draw(render.run_lines(_head(session), tasks, session["goal"], columns, lines))
+            counts, rows = tree.in_scene(tasks, lines)
+            scene = tree.Scene(head=_head(session), counts=counts, rows=rows, said=session["goal"])
+            region.draw(tree.scene_lines(scene, columns, lines))
             if not session["driven"]:
                 break
             time.sleep(FRAME)
             watcher.changed(LOOK)
-    for line in render.run_lines(_head(session), tasks, "", columns, 10_000):
-        cli.console.styled(line)
+    cli.console.line(_head(session))
+    for task in tasks:
+        cli.console.styled(render.fit(render.task_line(task), columns))
     return ExitCode.DONE
 
 

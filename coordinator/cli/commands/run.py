@@ -23,8 +23,8 @@ from coordinator.cli.credentials import credentials_problem
 from coordinator.cli.directory import ConfiguredCommand, trust_of
 from coordinator.cli.drive import Drive
 from coordinator.cli.failures import Failure
+from coordinator.cli.live import choose
 from coordinator.cli.person import Person
-from coordinator.cli.run_views import choose
 from coordinator.options import EVERY, RunOptions
 from coordinator.views.exit_codes import ExitCode
 

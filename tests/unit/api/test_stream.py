@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.api.clock import ManualClock, settle
-from worker_agent.api.client import BlockClosed, Finished, Started, TextPiece, ThinkingPiece
+from worker_agent.api.client import BlockClosed, Finished, InputPiece, Started, TextPiece, ThinkingPiece
 from worker_agent.api.stream import EventSplitter, Folder, Watchdog, fold, parse_input, usage_of
 from worker_agent.errors import ErrorKind as K
 from worker_agent.errors import ModelError
@@ -127,6 +127,7 @@ def test_a_whole_answer_is_folded():
         TextPiece(0, "Grüße "),
         TextPiece(0, "\U0001f600"),
         BlockClosed(0, {"type": "text", "text": "Grüße \U0001f600"}),
+        InputPiece(1, 10),
         BlockClosed(1, {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"a": "ü"}}),
         Finished("tool_use", Usage(input=7, output=9)),
     ]

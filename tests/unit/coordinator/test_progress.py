@@ -2,8 +2,8 @@
 
 import asyncio
 
-from coordinator.runs.progress import Coalesced, Progress
-from worker_agent.events import MessageAdded, ModelCalled, TextDelta, ToolStarted
+from coordinator.runs.progress import Coalesced, Progress, shows_life
+from worker_agent.events import InputDelta, MessageAdded, ModelCalled, TextDelta, ThinkingDelta, ToolStarted
 from worker_agent.messages import Usage, assistant
 
 
@@ -31,6 +31,15 @@ def test_said_text_is_kept_and_deltas_are_nothing_to_tell() -> None:
     assert progress.observe(MessageAdded(assistant(" found it\nin a.py ")))
     assert not progress.observe(TextDelta("x"))
     assert (progress.texts, list(progress.activities)) == (["found it\nin a.py"], [])
+
+
+def test_tokens_of_an_answer_under_way_are_guessed_until_the_api_has_counted_them() -> None:
+    progress = Progress(lambda model, usage: 0.0)
+    for event in (ThinkingDelta("x" * 40), TextDelta("y" * 40), InputDelta(80)):
+        assert shows_life(event) and not progress.observe(event)
+    assert (progress.written, progress.output_tokens) == (160, 0)
+    progress.observe(ModelCalled("r1", "m", Usage(output=31), 1.0))
+    assert (progress.written, progress.output_tokens) == (0, 31)
 
 
 def test_a_thousand_touches_in_one_interval_tell_once_now_and_once_later() -> None:

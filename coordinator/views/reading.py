@@ -1,4 +1,4 @@
-"""What the page's server reads: objects of the command line where there are such, else what the page draws. In the caller's
+"""What viewers such as the page's server read: objects of the command line where there are such, else what they draw. In the caller's
 snapshot; nothing is written, and no call waits for anything but the database.
 
 A *line* of a log is one message as it is shown in a list: who, when, and of each part the beginning. What a model or a tool
