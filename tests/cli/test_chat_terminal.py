@@ -142,3 +142,17 @@ def test_a_chat_that_ends_in_any_way_leaves_the_terminal_as_it_was(program: Prog
     (file,) = (program.home / "data" / "typed").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text().splitlines() == ['"tell me more"'] * 2
+
+
+def test_the_next_prompt_that_the_session_suggests_stands_on_the_line_and_tab_takes_it(program: Program) -> None:
+    def answers(request):
+        return "done" if request.tool_names else "run the tests again"  # what guesses has no tools
+
+    with FakeAPI(answers) as api, chat(program, api, 80, 24, "--chat-suggest") as terminal:
+        terminal.type("mend it")
+        terminal.keys("Enter")
+        terminal.sees("> run the tests again")
+        terminal.keys("Tab", "Enter")
+        terminal.until(lambda screen: screen.count("\ndone\n") == 2)
+        assert "\n> run the tests again\n" in terminal.everything
+        assert any(last(request) == "run the tests again" for request in api.requests)

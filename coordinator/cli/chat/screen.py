@@ -36,7 +36,7 @@ from tasks.errors import StoreError
 from tasks.records import ApprovalRecord, ApprovalStatus
 from worker_agent.api.models import ALIASES
 from worker_agent.config import secret_values
-from worker_agent.events import MessageAdded, Notice, RequestStarted, Result, TextDelta, Tombstone, ToolStarted
+from worker_agent.events import MessageAdded, Notice, PromptSuggested, RequestStarted, Result, TextDelta, Tombstone, ToolStarted
 from worker_agent.loop.reasons import TerminalReason
 from worker_agent.messages import Message
 from worker_agent.redaction import Redactor
@@ -188,6 +188,8 @@ class ChatScreen:
                 self._said, self._streamed, self._printed = "", False, 0
             case Result() as result:
                 self._ended(result)
+            case PromptSuggested(text) if self._doing is None:
+                self.editor.suggest(one_line(text))
 
     def _do(self, doing: str) -> None:
         if self._doing is None:

@@ -34,8 +34,8 @@ def _chat(ctx: click.Context, /, prompt: str | None, **flags: Any) -> int:
     goal, lines = (None, [prompt or ""]) if is_typed else (prompt or None, [])
     while True:
         options = with_attachments(cli, options_of(ctx, cli, goal, flags), goal, beside=False)
-        seen = cli.console.is_terminal
-        options = replace(options, interactive=True, watched=seen, chat_suggest=seen and options.chat_suggest)
+        suggest = options.chat_suggest and _has_screen(cli)  # line by line nobody would see it
+        options = replace(options, interactive=True, watched=cli.console.is_terminal, chat_suggest=suggest)
         check(options)
         code, conversation = _talk(cli, options, lines, goal)
         if conversation.next_session is None:
@@ -46,13 +46,18 @@ def _chat(ctx: click.Context, /, prompt: str | None, **flags: Any) -> int:
 
 def _talk(cli: Context, options: RunOptions, lines: Sequence[str], goal: str | None) -> tuple[int, Conversation]:
     """One session: its exit code, and what was talked in it. `goal` is what the person typed on the command line."""
-    if sys.stdin.isatty() and cli.console.is_terminal and not cli.console.rich.is_dumb_terminal:
+    if _has_screen(cli):
         return _talk_on_a_screen(cli, options, lines, goal)
     chat = PlainChat(cli, lines, begun=options.prompt is not None)
     drive = Drive(
         console=cli.console, options=options, view=chat.view, person=chat.person, on_ready=chat.ready, approver=chat.approver
     )  # fmt: skip
     return drive.run(), chat.conversation
+
+
+def _has_screen(cli: Context) -> bool:
+    """Whether there is a terminal at both ends that can move its cursor."""
+    return sys.stdin.isatty() and cli.console.is_terminal and not cli.console.rich.is_dumb_terminal
 
 
 def _talk_on_a_screen(cli: Context, options: RunOptions, lines: Sequence[str], goal: str | None) -> tuple[int, Conversation]:
