@@ -58,6 +58,8 @@ def files(prompt: str, cwd: Path, *, media: bool = True) -> Attached:
         if path is None:
             if _IS_PATH.match(name):
                 notes.append(f"@{name}: there is no such file; it stays as it is written")
+        elif _leads_out(path, cwd):
+            notes.append(f"@{name} is left out: it is a link out of {cwd}; name the file that it leads to")
         elif path not in seen and len(seen) < MAX_FILES:
             seen.add(path)
             try:
@@ -69,6 +71,13 @@ def files(prompt: str, cwd: Path, *, media: bool = True) -> Attached:
             except OSError as error:
                 notes.append(f"@{name} is left out: it {error.strerror}")
     return Attached("\n\n".join(texts), tuple(blocks), tuple(notes))
+
+
+def _leads_out(path: Path, cwd: Path) -> bool:
+    """Whether a path inside the working directory is outside of it once links are followed: what a repository brings says no
+    word of a person's about files elsewhere."""
+    inside = Path(os.path.normpath(path)).is_relative_to(os.path.normpath(cwd))
+    return inside and not path.resolve().is_relative_to(cwd.resolve())
 
 
 def _existing(name: str, cwd: Path) -> Path | None:

@@ -43,6 +43,19 @@ def test_a_file_that_is_cut_says_so_and_a_pdf_is_a_document(program: Program) ->
     assert len(found.notes) == 2 and "FIFO" in found.notes[1]
 
 
+def test_a_link_out_of_the_working_directory_is_left_out_and_named(program: Program) -> None:
+    outside = program.cwd.parent / "outside.txt"
+    outside.write_text("a secret\n")
+    (program.cwd / "link").symlink_to(outside)
+    (program.cwd / "up").symlink_to(outside.parent)
+    (program.cwd / "real.txt").write_text("inside\n")
+    (program.cwd / "alias").symlink_to("real.txt")
+    found = attached.files("read @link @up/outside.txt and @alias", program.cwd)
+    assert "a secret" not in found.text and "inside" in found.text
+    assert [note.split(" is left out: it is a link")[0] for note in found.notes] == ["@link", "@up/outside.txt"]
+    assert "a secret" in attached.files(f"read @{outside}", program.cwd).text  # a person's own word
+
+
 def test_standard_input_that_is_closed_or_never_ends_neither_breaks_nor_holds(program: Program) -> None:
     def run(how: str) -> subprocess.CompletedProcess[str]:
         line = " ".join(program.command("run", "hello", "--offline"))
