@@ -21,6 +21,7 @@ _ELSEWHERE = re.compile(
     rf"""(?:please[ ])?
     (?: (?:see|refer[ ]to|as)[ ] (?:(?:noted|stated|described|reported|mentioned|shown|summari[sz]ed|outlined)[ ])?
         (?:(?:the|my)[ ])? (?:above|previously|(?:previous|earlier|last|prior)[ ]{_REPORT}|{_REPORT}[ ]above|above[ ]{_REPORT})
+        (?:[ ]for[ ](?:(?:the|my)[ ])?(?:(?:full|final|complete|detailed)[ ])?{_REPORT})?
     |   (?:the|my|all)[ ] (?:(?:full|final|complete|detailed)[ ])? {_REPORT}[ ](?:is|are|was|were)[ ]
         (?:(?:given|stated|listed|provided)[ ])? above
     |   (?:i[ ]have[ ])?nothing[ ](?:more|further|else)[ ]to[ ](?:add|report|say)

@@ -56,7 +56,7 @@ SECRETS_IN_HOME = (
     ".config/hub", ".config/git/credentials", ".config/op", ".config/containers/auth.json", ".config/rclone",
     ".config/doctl", ".config/heroku", ".config/sops", ".config/age", ".config/anthropic", ".config/openai",
     ".netrc", ".pgpass", ".my.cnf", ".mylogin.cnf", ".npmrc", ".yarnrc.yml", ".pypirc", ".claude.json",
-    ".claude/.credentials.json", ".git-credentials", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials",
+    ".claude/.credentials.json", ".codex/auth.json", ".gemini/oauth_creds.json", ".git-credentials", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials",
     ".terraform.d/credentials.tfrc.json", ".terraformrc", ".vault-token", ".password-store", ".boto", ".s3cfg",
     ".oci", ".databrickscfg", ".huggingface", ".cache/huggingface/token", ".local/share/keyrings", ".mozilla",
     ".thunderbird", ".config/google-chrome", ".config/chromium", ".config/bravesoftware", ".bash_history",

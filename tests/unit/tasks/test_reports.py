@@ -7,7 +7,7 @@ import pytest
 from tasks.reports import LONGEST, says_nothing
 
 POINTERS = [
-    "See above.", "see above", "Please see my previous message.", "As stated above.", "Done. See above!", "The full report is above.",
+    "See above.", "see above", "See above for the full report.", "Please see my previous message.", "As stated above.", "Done. See above!", "The full report is above.",
     "My findings are listed above.", "Refer to the summary above.", "I have nothing further to add.", "**See above.**",
     "See above.\n\n[the worktree /w/a1 is gone: nothing was changed in it]",
 ]  # fmt: skip

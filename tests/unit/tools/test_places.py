@@ -26,7 +26,7 @@ HOME_RIGHTS = (
 )  # fmt: skip
 SECRETS = (
     ".ssh/id_ed25519", ".ssh", ".aws/credentials", ".netrc", ".npmrc", ".pypirc", ".config/gcloud/x", ".git-credentials",
-    ".claude/.credentials.json", ".claude.json", ".docker/config.json", ".SSH/id_rsa", "x/../.ssh/id_rsa",
+    ".claude/.credentials.json", ".claude.json", ".codex/auth.json", ".gemini/oauth_creds.json", ".docker/config.json", ".SSH/id_rsa", "x/../.ssh/id_rsa",
 )  # fmt: skip
 
 
