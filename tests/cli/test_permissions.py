@@ -299,8 +299,9 @@ def test_permissions_test_names_the_deciding_rule_and_its_file(program: Program)
 
 
 def test_permissions_test_says_what_a_project_holds_back(program: Program) -> None:
-    settings(program.cwd, allow=["Bash(make *)"])
+    settings(program.cwd, allow=["Bash(make *)"], deny=["Bash(cd x && rm *)"])
     ran = program("permissions", "test", "Bash(make all)", "--json")
+    assert "matches nothing" in ran.err and "matches nothing" in program("doctor").out
     assert ran.json["decision"] == "ask" and "coordinator trust" in ran.err
     program("trust")
     assert program("permissions", "test", "Bash(make all)", "--json").json["decision"] == "allow"

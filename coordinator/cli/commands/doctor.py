@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import metadata, util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,7 @@ import click
 from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli
 from coordinator.cli.credentials import credentials_problem
+from coordinator.cli.directory import trust_of
 from coordinator.cli.failures import Failure, translate
 from coordinator.views.exit_codes import ExitCode
 from coordinator.views.findings import Finding
@@ -109,6 +111,23 @@ def _confinement(cli: Context) -> Iterator[Finding]:
         yield Finding("confinement", "note" if means.lacks else "ok", means.describe())
 
 
+def _rules(cli: Context) -> Iterator[Finding]:
+    """Only what there is to say: files of rules that cannot be used, and rules that can match nothing."""
+    from worker_agent.errors import ConfigError
+    from worker_agent.tools import settings_files
+    from worker_agent.tools.idle_rules import idle
+    from worker_agent.tools.rules import Places
+
+    here, home = Path.cwd(), Path.home()
+    try:
+        loaded = settings_files.load(here, home=home, trust=trust_of(cli, here))
+    except ConfigError as error:
+        yield Finding("rules", "problem", str(error))
+        return
+    for line in (*loaded.problems, *idle(loaded.rules, Places(here, home, (here,)))):
+        yield Finding("rules", "note", line)
+
+
 def _credentials(cli: Context) -> Iterator[Finding]:
     problem = credentials_problem()
     yield Finding("credentials", "note" if problem else "ok", problem or "found")
@@ -119,4 +138,4 @@ def _postgres(cli: Context) -> Iterator[Finding]:
         yield Finding("postgresql", "problem", "the driver is missing: pip install 'coordinator[postgres]'")
 
 
-CHECKS = (_program, _postgres, _database, _disk, _search, _git, _confinement, _credentials)
+CHECKS = (_program, _postgres, _database, _disk, _search, _git, _confinement, _rules, _credentials)

@@ -61,6 +61,8 @@ def test(
     settings: str | None, add_dirs: tuple[Path, ...], sandbox: str, as_json: bool,
 ) -> None:  # fmt: skip
     from worker_agent.tools import settings_files
+    from worker_agent.tools.idle_rules import idle
+    from worker_agent.tools.rules import Places
 
     tool, given = read_call(call)
     here, home = Path.cwd(), Path.home()
@@ -71,6 +73,8 @@ def test(
         cwd=here, home=home, mode=mode, allowed=allowed_tools, disallowed=disallowed_tools,
         roots=[directory.absolute() for directory in add_dirs],
     )  # fmt: skip
+    for line in idle(policy.rules, Places(policy.cwd, policy.home, policy.roots)):
+        cli.console.note(line)
     held = confinement(cli, sandbox, policy)
     verdict = asyncio.run(preview(policy, tool, given, held))
     values = {
