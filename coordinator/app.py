@@ -26,6 +26,7 @@ from coordinator.observed import Observed, Observer
 from coordinator.options import RunOptions
 from coordinator.other_processes import lease
 from coordinator.paths import Paths
+from coordinator.program import Program
 from coordinator.runs.processes import Processes, servers_of
 from coordinator.session.choosing import choose_session, earlier_session, is_moved, keep_fences
 from coordinator.session.ground import Ground, stand_on
@@ -75,10 +76,11 @@ async def run_session(
     client: ModelClient | None = None,
     approver: Approver | None = None,
     clock: Clock | None = None,
+    program: Program = Program(),
 ) -> RunOutcome:
     """Run one session to its end. `observer` is called synchronously for everything that happens; `on_ready` gets the
     handle by which signals and a person reach the run. Raises `ConfigError`, `StoreError`."""
-    async with _opened(options, observer, client, approver, clock) as session:
+    async with _opened(options, observer, client, approver, clock, program) as session:
         if on_ready:
             on_ready(SessionHandle(session))
         return await session.run()
@@ -173,13 +175,14 @@ async def _opened(
     client: ModelClient | None,
     approver: Approver | None,
     clock: Clock | None,
+    program: Program = Program(),
 ) -> AsyncIterator[Session]:
     """The session, driven by this process; everything that was opened for it is closed after it."""
     async with AsyncExitStack() as stack:
         brought = await _brought(options, observer, stack, client, clock)
         database = await asyncio.to_thread(open_database, options)
         stack.callback(database.close)
-        session = await _open(options, brought, database, approver)
+        session = await _open(options, brought, database, approver, program)
         if brought.problem is not None:
             brought.observer(Observed(session.parts.store.session_id, None, Notice(NoticeKind.CONFIG, brought.problem)))
         yield session
@@ -232,7 +235,9 @@ def make_client(options: RunOptions, settings: Settings, clock: Clock, limiter: 
     return client
 
 
-async def _open(options: RunOptions, brought: _Brought, database: Database, approver: Approver | None) -> Session:
+async def _open(
+    options: RunOptions, brought: _Brought, database: Database, approver: Approver | None, program: Program
+) -> Session:
     """Everything that can be refused is read and checked before a session is made, or taken over: what is refused has
     changed nothing."""
     earlier = await _here(database.read(lambda conn: earlier_session(conn, options)), options)
@@ -251,7 +256,7 @@ async def _open(options: RunOptions, brought: _Brought, database: Database, appr
     record = database.write(lambda conn: choose_session(conn, options, ground.settings.model, earlier, session_id))
     fence = lease.acquire(database, record.id, leases.this_owner(), brought.clock)
     given = brought.given(options, ground, database, record.id, fence)
-    given = replace(given, approver=approver, carrier=carrier, holder=holder)
+    given = replace(given, approver=approver, program=program, carrier=carrier, holder=holder)
     store = given.store
     try:
         if goes_on:

@@ -26,6 +26,7 @@ from coordinator.agents.taking_up import Recollection
 from coordinator.agents.toolboxes import Toolboxes
 from coordinator.observed import CallWaits, Observed, Observer
 from coordinator.options import RunOptions
+from coordinator.program import Program
 from coordinator.runs.backends.base import Backend
 from coordinator.runs.backends.by_kind import ByKind
 from coordinator.runs.backends.local import LocalBackend
@@ -83,6 +84,7 @@ class Given:
     limiter: Limiter
     stack: AsyncExitStack
     approver: Approver | None = None
+    program: Program = Program()
     carrier: Engine | None = None
     is_guest: bool = False  # of a session that another process drives
     holder: str | None = None  # as whom it has a share of what processes share; None: no other works on the session
@@ -161,6 +163,7 @@ async def compose(given: Given) -> Parts:
         denials=denials,
         memory=found.memory,
         mcp=mcp,
+        plugins=tuple((plugin.name, str(plugin.root)) for plugin in ground.plugins.found),
         problems=(*ground.problems, *left_out, *filter(None, [found.problem, ground.sandbox.notice])),
     )
 
@@ -188,8 +191,12 @@ class _Found:
 
 async def _found(given: Given) -> _Found:
     ground, id = given.ground, given.store.session_id
-    skills = skill_index(ground.cwd, home=Path.home(), trust=given.options.trust, found=ground.plugins, session_id=id)
-    tools = ToolRegistry.builtin((Skill(skills),) if await asyncio.to_thread(skills.discover) else ())
+    home = Path.home() if given.options.reads("user") else None
+    skills = skill_index(
+        ground.cwd, home=home, trust=given.options.trust, found=ground.plugins, session_id=id, only=given.options.skills
+    )
+    more = (Skill(skills),) if await asyncio.to_thread(skills.discover) else ()
+    tools = ToolRegistry.builtin((*more, *given.program.tools))
     memory, problem = _memory(given)
     return _Found(skills=skills, tools=tools, memory=memory, problem=problem)
 
@@ -210,7 +217,7 @@ def _memory(given: Given) -> tuple[MemoryIndex | None, str | None]:
 def _hooks(given: Given) -> HookRunner:
     ground, session_id = given.ground, given.store.session_id
     return HookRunner(
-        ground.files.hooks,
+        ground.files.hooks + given.program.hooks,
         HookSession(
             session_id=session_id,
             cwd=ground.cwd,
@@ -227,6 +234,8 @@ def _hooks(given: Given) -> HookRunner:
         background_tasks=partial(_living_below, given.store),
         variable=variable,
         redact=ground.redact,
+        callback=given.program.callback,
+        on_run=lambda task_id, ran: given.observer(Observed(session_id, task_id, ran)),
     )
 
 
@@ -293,6 +302,7 @@ def _engines(
             scratchpad=ground.paths.scratch(store.session_id),
             trusted=options.trusted,
             redact=ground.redact,
+            sources=options.sources_of_settings,
         ),
         recollection=Recollection(store, toolboxes.may_change, ground.redact),
         hooks=hooks,
@@ -370,6 +380,7 @@ def _begin_servers(given: Given) -> McpTools | None:
         variable=variable,
         redact=ground.redact,
         on_process=processes.began,
+        program=given.program.servers,
     )
     servers = Servers(around, partial(given.notice, NoticeKind.MCP))
     given.stack.push_async_callback(processes.end_own)

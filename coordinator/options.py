@@ -9,7 +9,7 @@ from typing import Any
 
 from worker_agent.api.models import named, resolve
 from worker_agent.config import DEFAULT_MODEL, Settings
-from worker_agent.tools.trust import NOTHING, Trust
+from worker_agent.tools.trust import NOTHING, SOURCES, Trust
 
 # What bounds a run by one value: the strictest first; the least number; any check at all.
 STRICTEST_FIRST: Mapping[str, tuple[str, ...]] = {
@@ -87,6 +87,10 @@ class RunOptions:
     fork_session: bool = False
     session_id: str | None = None
     interactive: bool = False
+    agents: Mapping[str, Any] = field(default_factory=dict)  # kinds of worker by name, as in `--agents`; never stored
+    skills: tuple[str, ...] | None = None  # of all skills those that a model may use; None: every one
+    sources: frozenset[str] | None = None  # of `user`, `project`, `local` the files that count; None: all
+    effort: str | None = None  # of the session's own agent
     watched: bool = False  # a person looks on: one-line summaries of what tools did are worth a call of the small model
     memory_extract: bool = False  # once the session is over, what is worth remembering of it becomes notes in the background
     chat_suggest: bool = False  # in an interactive session, the next prompt is suggested
@@ -97,6 +101,14 @@ class RunOptions:
     def trusted(self) -> bool:
         """Whether the person trusts the session's directory."""
         return self.trust.trusted
+
+    @property
+    def sources_of_settings(self) -> frozenset[str]:
+        return SOURCES if self.sources is None else self.sources
+
+    def reads(self, source: str) -> bool:
+        """Whether files of `user`, `project` or `local` count."""
+        return source in self.sources_of_settings
 
     def effective(self, of_files: str | None = None) -> Settings:
         """The settings with this run's models in them: as the flags say, else the environment, else the settings files

@@ -46,13 +46,42 @@ class ModelCalled:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerBegan:
+    """An answer begins to come; its pieces and blocks follow. One that breaks off is followed by another, or by none."""
+
+    response_id: str
+    model: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
+    """`index` is that of the block in its answer."""
+
     text: str
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingDelta:
     text: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDone:
+    """A block of the answer is whole."""
+
+    index: int
+    block: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDone:
+    """The answer is whole; `usage` is final."""
+
+    stop_reason: str
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +176,20 @@ class PromptSuggested:
 
 
 @dataclass(frozen=True, slots=True)
+class HookRan:
+    """A handler of the hook event `event` was started, or has ended, as `ended` says: `code` None where it did not run to
+    its end. `subject` is the tool's name or what else the event is about; `id` is the same for both."""
+
+    id: str
+    event: str
+    subject: str
+    ended: bool = False
+    code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PermissionDenial:
     """`needs_person`: it was denied only because a person had to be asked and there was none."""
 
@@ -176,20 +219,25 @@ class Result:
     structured: Any = None
     transitions: tuple[str, ...] = ()  # the ways back to the top taken, in order; `next_turn` left out
     salvaged: bool = False  # the last answer was empty; `text` is the last real text
+    stop_reason: str | None = None  # why the last answer ended, as the model said it
 
 
 Event = (
     RequestStarted
     | ModelCalled
+    | AnswerBegan
     | TextDelta
     | ThinkingDelta
     | InputDelta
+    | BlockDone
+    | AnswerDone
     | MessageAdded
     | TransitionTaken
     | Tombstone
     | ToolStarted
     | ToolProgress
     | ToolFinished
+    | HookRan
     | Notice
     | PromptSuggested
     | Result

@@ -15,7 +15,7 @@ What depends on the input of a call is a question to the tool itself: `is_read_o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -196,6 +196,19 @@ _KNOWN = (
     AGENT, AGENT_TYPES, BASH, EDIT, GLOB, GREP, LIST_MCP_RESOURCES, NOTEBOOK_EDIT, READ, READ_MCP_RESOURCE, SEND_MESSAGE, SKILL, TASK_STOP,
     TODO_WRITE, TOOL_SEARCH, WEB_FETCH, WEB_SEARCH, WRITE,
 )  # fmt: skip
+# Who may ask for them is who may ask for their like: a list of tools need not name them.
+AROUND = frozenset({TOOL_SEARCH.name, LIST_MCP_RESOURCES.name, READ_MCP_RESOURCE.name})
+OF_WORKERS = frozenset({AGENT.name, AGENT_TYPES.name, SEND_MESSAGE.name, TASK_STOP.name})  # to begin workers and reach them
+
+
+def others_than(names: Iterable[str]) -> tuple[str, ...]:
+    """The tools with well-known names beside those that `names` means. Who may begin workers may reach them."""
+    wanted = {of(name).name for name in names} | AROUND
+    if AGENT.name in wanted:
+        wanted |= OF_WORKERS
+    return tuple(sorted(facts.name for facts in _KNOWN if facts.name not in wanted))
+
+
 # Tools of Claude Code that are not here: to deny one of them is no mistake.
 _NOT_HERE = (
     """AskUserQuestion BashOutput EnterPlanMode ExitPlanMode KillShell LS LSP NotebookRead TaskOutput TodoRead""".split()

@@ -66,13 +66,31 @@ class Questions:
         self._on_waiting = on_waiting
         self._open: dict[str, asyncio.Future[ApprovalRecord]] = {}
         self._goes_on_later = False
-        self._rules = store.read(lambda conn: approvals.granted(conn, store.session_id))
+        self._stored_rules = store.read(lambda conn: approvals.granted(conn, store.session_id))
+        self._given_rules: list[str] = []  # by the program that drives the session, for as long as it does
         self._new_rules: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     @property
     def waiting(self) -> int:
         """How many calls wait for a person."""
         return len(self._open)
+
+    @property
+    def _rules(self) -> list[str]:
+        return [*self._stored_rules, *self._given_rules]
+
+    def give(self, rules: Sequence[str]) -> None:
+        """Further rules that hold as long as this process drives the session, for what waits already, too."""
+        self._given_rules = [*self._given_rules, *rules]
+        self._tell_of_new_rules()
+
+    def take_back(self, rules: Sequence[str] | None) -> None:
+        """Of what was given these rules; None: all."""
+        self._given_rules = [] if rules is None else [rule for rule in self._given_rules if rule not in rules]
+
+    def _tell_of_new_rules(self) -> None:
+        self._new_rules.set_result(None)
+        self._new_rules = asyncio.get_running_loop().create_future()
 
     def keep(self) -> None:
         """The session ends but can be resumed: what waits stays, to be answered until then."""
@@ -86,10 +104,9 @@ class Questions:
         for record in records:
             if record.status is not ApprovalStatus.WAITING:
                 self._settle(record)
-        if rules != self._rules:
-            self._rules = rules
-            self._new_rules.set_result(None)
-            self._new_rules = asyncio.get_running_loop().create_future()
+        if rules != self._stored_rules:
+            self._stored_rules = rules
+            self._tell_of_new_rules()
 
     def _read(self, conn: Connection) -> tuple[list[str], list[ApprovalRecord]]:
         return approvals.granted(conn, self._store.session_id), approvals.by_id(conn, tuple(self._open))
@@ -107,7 +124,7 @@ class Questions:
         record = await store.write(lambda conn: approvals.ask(conn, call.question(store.session_id, store.fence)))
         if record.status is ApprovalStatus.WAITING:
             record = await self._wait(call, record)
-        return await self._decided(record)
+        return await self._decided(record, call.answered_with)
 
     async def _wait(self, call: _Call, record: ApprovalRecord) -> ApprovalRecord:
         id, store = record.id, self._store
@@ -151,6 +168,8 @@ class Questions:
         """Ask the person at the terminal: what they say is one answer among those that may come from anywhere."""
         said = await person.ask(call.tool, call.input, call.ask, call.context)
         note = said.reason if isinstance(said, Deny) else None
+        if isinstance(said, Allow):
+            call.take(said.updated_input)
         self._settle(await self._say(id, approve=isinstance(said, Allow), by=AT_TERMINAL, note=note))
 
     async def _say(self, id: str, *, approve: bool, by: str, note: str | None = None) -> ApprovalRecord:
@@ -162,11 +181,12 @@ class Questions:
         if answered is not None and not answered.done():
             answered.set_result(record)
 
-    async def _decided(self, record: ApprovalRecord) -> Allow | Deny:
+    async def _decided(self, record: ApprovalRecord, updated_input: Input | None) -> Allow | Deny:
         match record.status:
             case ApprovalStatus.APPROVED:
                 if await self._store.write(lambda conn: approvals.take(conn, record.id, self._store.fence)):
-                    return Allow(reason=f"{record.answered_by} allowed it")
+                    changed = updated_input if record.answered_by == AT_TERMINAL else None
+                    return Allow(changed, reason=f"{record.answered_by} allowed it")
                 return Deny("its approval was used already")
             case ApprovalStatus.DENIED:
                 return Deny(record.note or f"{record.answered_by} said no")
@@ -174,15 +194,19 @@ class Questions:
                 return Deny("the question was taken back")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
-    """A call that needs a person's word."""
+    """A call that needs a person's word. `answered_with` is the input that who is asked here wants in place of its own."""
 
     tool: Tool
     input: Input
     ask: Ask
     context: ToolContext
     announce: Callable[[], Awaitable[object]]
+    answered_with: Input | None = None
+
+    def take(self, updated_input: Input | None) -> None:
+        self.answered_with = updated_input
 
     async def allowed_by(self, rules: Sequence[str]) -> Allow | None:
         """Whether rules that a person gave allow it, as if they stood in the settings."""

@@ -51,6 +51,7 @@ _SAID_OTHERWISE = {
 }
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]*$")
+GIVEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # programs choose more freely than the standard of files
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
 MODE_ALIASES = {"manual": "default", "auto": "default"}
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -266,6 +267,28 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
     fields = _Fields(name, text, front)
     if not NAME.match(name):
         fields.fault("name", f"name {name!r}: lower case letters, digits and hyphens only")
+    return _definition(fields, body, source)
+
+
+def given(data: Mapping[str, Any], source: str) -> tuple[dict[str, AgentDefinition], list[Problem]]:
+    """The definitions that a person or a program gives with a run: by name, the fields of a file's front matter and its text
+    as `prompt`. Raises `Unusable`, `ConfigError`."""
+    found: dict[str, AgentDefinition] = {}
+    problems: list[Problem] = []
+    for name, entry in data.items():
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("prompt"), str):
+            raise ConfigError(f"{source}: the agent {name!r} has no text `prompt`")
+        if not GIVEN_NAME.fullmatch(name):
+            raise ConfigError(f"{source}: the agent name {name!r}: letters, digits, - and _ only")
+        front = {key: value for key, value in entry.items() if key != "prompt"}
+        found[name], notes = _definition(_Fields(name, "", front), entry["prompt"], Path(source))
+        problems += notes
+    return found, problems
+
+
+def _definition(fields: _Fields, body: str, source: Path) -> tuple[AgentDefinition, list[Problem]]:
+    """Raises `Unusable`."""
+    name, front = fields.name, fields.front
     for key in front:
         if (fence := _SAID_OTHERWISE.get(str(key).lower()) or meant(str(key), KNOWN_FIELDS)) is not None:
             fields.fault(str(key), f"agent {name!r}: there is no field {key!r}; write {fence}")
@@ -303,6 +326,13 @@ def parse(text: str, source: Path) -> tuple[AgentDefinition | None, list[Problem
     notes = [Problem(source, f"passed over: {', '.join(ignored)}", fatal=False)] if ignored else []
     notes += [Problem(source, text, fatal=False) for text in hooks.problems]
     return definition, notes
+
+
+def with_given(agents: Agents, data: Mapping[str, Any], source: str) -> Agents:
+    """`agents`, in which those of `data` stand above all others. Raises `ConfigError`."""
+    found, problems = given(data, source)
+    unusable = {name: why for name, why in agents.unusable.items() if name not in found}
+    return Agents({**agents.by_name, **found}, (*agents.problems, *problems), unusable)
 
 
 def _tags(name: str, value: Any) -> tuple[str, ...]:

@@ -84,6 +84,13 @@ class EngineFactory:
     skills: SkillIndex | None = None
     memory: MemoryIndex | None = None
     deadline: float | None = None
+    _contexts: dict[str, ToolContext] = field(default_factory=dict)  # of the agents that live here, by agent
+
+    def change_permissions(self, change: Callable[[Policy], Policy]) -> None:
+        """For every agent that lives here, from its next call on."""
+        for context in self._contexts.values():
+            assert isinstance(context.permissions, Policy)
+            context.use_permissions(change(context.permissions))
 
     def add_environment(self, more: Mapping[str, str]) -> None:
         """For the tools of every agent that begins from now on."""
@@ -145,7 +152,10 @@ class EngineFactory:
             top=False,
         )
 
+        self._contexts[task.agent_id] = context
+
         def close() -> None:
+            self._contexts.pop(task.agent_id, None)
             budget.close()
             self.denials.extend(context.denials)
 
@@ -161,25 +171,26 @@ class EngineFactory:
         parts = [options.system_prompt or prompt_text(name), *filter(None, [options.append_system_prompt])]
         budget = self.budget.agent(idles=True)
         file = TranscriptFile(self.paths.transcripts(session_id) / f"{session_id}.md", self.redact)
+        self._contexts[session_id] = context = self._tool_context(
+            agent_id=session_id,
+            task_id=None,
+            cwd=self.cwd,
+            policy=self.rights.policy,
+            processes=processes,
+            hooks=self.hooks,
+        )
         engine = await self._engine(
             agent_id=session_id,
             task_id=None,
             prompt="\n\n".join(parts),
             registry=registry,
-            tool_context=self._tool_context(
-                agent_id=session_id,
-                task_id=None,
-                cwd=self.cwd,
-                policy=self.rights.policy,
-                processes=processes,
-                hooks=self.hooks,
-            ),
+            tool_context=context,
             journal=TaskJournal(self.store, session_id, None, file),
             inbox=inbox,
             history=history,
             budget=budget,
             model=self.settings.model,
-            effort=None,
+            effort=options.effort,
             hooks=self.hooks,
             told=self.toolboxes.told_top(registry, alone=not options.use_coordinator),
             top=True,

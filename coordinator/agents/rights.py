@@ -6,7 +6,7 @@ session runs; it holds for every agent that begins afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coordinator.agents.definitions import AgentDefinition
 from coordinator.options import rank
@@ -24,6 +24,10 @@ class Rights:
     def set_mode(self, mode: str) -> None:
         """Raises `ValueError` for an unknown mode."""
         self.policy = self.policy.in_mode(mode)
+
+    def change(self, change: Callable[[Policy], Policy]) -> None:
+        """As `change` makes it, for every agent that begins afterwards."""
+        self.policy = change(self.policy)
 
     def removes(self, name: str) -> bool:
         """Whether a bare-name deny takes the tool out of every list."""

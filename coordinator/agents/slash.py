@@ -7,6 +7,7 @@ are commands of the session itself; what begins with a path (`/tmp/x`, `/etc is 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,10 +39,15 @@ class Expanded:
     passed_over: tuple[str, ...] = ()
 
 
-def skill_index(cwd: Path, *, home: Path, trust: Trust, found: plugins.Plugins, session_id: str | None = None) -> SkillIndex:
-    """The skills that hold in `cwd`, those of the plugins `found` there included."""
+def skill_index(
+    cwd: Path, *, home: Path | None, trust: Trust, found: plugins.Plugins, session_id: str | None = None,
+    only: Collection[str] | None = None,
+) -> SkillIndex:  # fmt: skip
+    """The skills that hold in `cwd`, those of the plugins `found` there included; a model may use those named in `only`."""
     variables = {"CLAUDE_SESSION_ID": session_id} if session_id else {}
-    return SkillIndex(cwd, home=home, trusted=trust.of(cwd), plugins=found.roots, strict=found.strict, variables=variables)
+    return SkillIndex(
+        cwd, home=home, trusted=trust.of(cwd), plugins=found.roots, strict=found.strict, variables=variables, only=only
+    )
 
 
 def called(text: str) -> tuple[str, str] | None:
@@ -105,7 +111,8 @@ def with_skill(options: RunOptions, earlier: SessionRecord | None) -> tuple[RunO
     id = earlier.id if earlier and not options.fork_session else options.session_id or new_session_id()
     data = Paths.of(options.config).plugin_data
     found = plugins.load(repository_root(cwd), home=home, data=data, trust=options.trust, given=options.plugin_dirs)
-    expanded = expand(options.prompt, skill_index(cwd, home=home, trust=options.trust, found=found, session_id=id))
+    own = home if options.reads("user") else None
+    expanded = expand(options.prompt, skill_index(cwd, home=own, trust=options.trust, found=found, session_id=id))
     if expanded is None:
         return options, None
     named = options.session_id if earlier and not options.fork_session else id

@@ -7,7 +7,7 @@ same bytes again. What they are made of is read once per directory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,21 @@ from coordinator.agents.journal import SURROUNDINGS, TaskJournal, surroundings_r
 from worker_agent.config import Clock
 from worker_agent.context.injected import system_context, user_context
 from worker_agent.context.instructions import Instructions
+from worker_agent.tools.trust import SOURCES
 
 
 class Surroundings:
     """`scratchpad` is the directory that all agents of the session share."""
 
-    def __init__(self, *, clock: Clock, scratchpad: Path, trusted: bool, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self, *, clock: Clock, scratchpad: Path, trusted: bool, redact: Callable[[str], str], sources: Container[str] = SOURCES
+    ) -> None:
+        """`sources`: whose instructions count, of `user` and `project`."""
         self._clock = clock
         self._scratchpad = scratchpad
         self._trusted = trusted
         self._redact = redact
+        self._sources = sources
         self._read: dict[Path, tuple[str, str | None]] = {}
         self._instructions: dict[Path, Instructions] = {}
 
@@ -42,7 +47,8 @@ class Surroundings:
     def instructions(self, cwd: Path) -> Instructions:
         """Those that hold for agents in `cwd`."""
         if cwd not in self._instructions:
-            self._instructions[cwd] = Instructions(cwd, Path.home(), trusted=self._trusted)
+            user, project = ("user" in self._sources, "project" in self._sources)
+            self._instructions[cwd] = Instructions(cwd, Path.home(), trusted=self._trusted, user=user, project=project)
         return self._instructions[cwd]
 
     async def _read_contexts(self, cwd: Path) -> tuple[str, str | None]:

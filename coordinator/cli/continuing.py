@@ -40,6 +40,8 @@ KEPT = (
 NOT_KEPT = (
     "print_only", "output_format", "include_partial_messages", "cwd", "continue_last", "resume", "fork_session", "session_id",
     "background", "input_format", "permission_prompt_tool", "memory_extract",
+    "include_hook_events", "effort", "agents", "tools", "sources",
+    "system_prompt_file", "append_system_prompt_file",
 )  # fmt: skip
 
 

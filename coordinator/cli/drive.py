@@ -25,6 +25,7 @@ from coordinator.cli.person import Person
 from coordinator.cli.run_views import Started, View
 from coordinator.cli.tree import Spent
 from coordinator.options import RunOptions
+from coordinator.program import Program
 from coordinator.session.interruption import Interruption
 from coordinator.views.exit_codes import ExitCode
 from worker_agent.api import transports
@@ -33,6 +34,7 @@ from worker_agent.tools.base import Approver
 
 if TYPE_CHECKING:
     from coordinator.session.handle import SessionHandle
+    from coordinator.session.session import RunOutcome
 
 Outcome = TypeVar("Outcome")
 
@@ -59,6 +61,8 @@ class Drive:
     detached: bool = False
     approver: Approver | None = None  # who is asked in place of the person at the terminal
     beside: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)  # around everything, in its event loop
+    program: Callable[[], Program] = Program  # asked when `prepare` has returned
+    prepare: Callable[[RunOptions], Awaitable[RunOptions]] | None = None  # what is to be known before there is a session
     session_id: str = ""  # once there is one
 
     def run(self) -> int:
@@ -83,13 +87,20 @@ class Drive:
         def ready(handle: SessionHandle) -> None:
             signals.reach(handle)
             self.session_id = handle.session_id
-            self.view.started(_started(handle, self.options))
+            self.view.started(started(handle, self.options))
             if self.on_ready:
                 self.on_ready(handle)
 
+        async def work() -> RunOutcome:
+            if self.prepare is not None:
+                self.options = await self.prepare(self.options)
+            return await run_session(
+                self.options, self.view.on, on_ready=ready, approver=self._approver(), program=self.program()
+            )
+
         finished = False
         try:
-            outcome = await signals.guard(run_session(self.options, self.view.on, on_ready=ready, approver=self._approver()))
+            outcome = await signals.guard(work())
             finished = True
             self.view.finish(outcome.result)
             self._say_if_over(outcome.result)
@@ -123,16 +134,19 @@ class Drive:
             self.view.tick()
 
 
-def _started(handle: SessionHandle, options: RunOptions) -> Started:
+def started(handle: SessionHandle, options: RunOptions) -> Started:
     return Started(
         session_id=handle.session_id,
         cwd=str(handle.cwd),
-        model=handle.model,
+        model=handle.current_model,
         tools=handle.tools,
-        permission_mode=handle.permission_mode,
+        permission_mode=str(handle.policy.mode),
         version=metadata.version("coordinator"),
         offline=options.offline,
-        mcp_servers=handle.mcp_servers,
+        mcp_servers=tuple(handle.mcp_status()),
+        agents=tuple(name for name, _ in handle.agent_types()),
+        skills=tuple(name for name, _ in handle.commands()),
+        plugins=handle.plugins,
         spent=lambda: Spent(*handle.spent(), options.max_budget_usd, options.token_budget),
     )
 

@@ -29,7 +29,7 @@ class Root(LazyGroup):
     flag that is not the root's own is one of `chat`, and so is nothing at all. `version` is what it says."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0].startswith("-") and self._is_run(args):
+        if args and args[0].startswith("-") and self._is_run(ctx, args):
             args = ["run", *args]
         elif args[:1] == ["version"]:
             args = ["--version", *args[1:]]
@@ -40,8 +40,15 @@ class Root(LazyGroup):
             args = ["chat", *args]
         return super().parse_args(ctx, args)
 
-    def _is_run(self, args: list[str]) -> bool:
-        return args[0] in HEADLESS or args[0].partition("=")[0] in FORMATS
+    def _is_run(self, ctx: click.Context, args: list[str]) -> bool:
+        """Whether flags that stand in a command's place are those of `run`. Behind a flag of the root's own, or with the name
+        of a command among them, they are not."""
+        words = args[: args.index("--")] if "--" in args else args
+        if args[0] in HEADLESS or args[0].partition("=")[0] in FORMATS:
+            return True
+        if self._is_own(ctx, args[0]) or any(word in self.entries for word in words):
+            return False
+        return any(word in HEADLESS or word.partition("=")[0] in FORMATS for word in words)
 
     def _is_own(self, ctx: click.Context, flag: str) -> bool:
         name = flag.partition("=")[0]

@@ -6,6 +6,7 @@ when the program does what it says.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,11 @@ import click
 from coordinator.cli import unbegun
 from coordinator.cli.completing import complete_sessions
 from coordinator.cli.context import Context, common_options
+from worker_agent.tools.trust import SOURCES
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "bypassPermissions")
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
 FORMATS = ("text", "json", "stream-json")
 # Workers' shells carry COORDINATOR_SESSION_ID; a run begun there must not take their session's id for its own.
 VARIABLES = {"session_id": "COORDINATOR_NEW_SESSION_ID", "use_coordinator": "COORDINATOR_MODE"}
@@ -111,6 +114,19 @@ class Once(click.Option):
             cli.console.note(f"{name} is given twice: {given[-1]!r} holds, and not {given[-2]!r}")
 
 
+def _read_agents(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
+    """Kinds of worker by name; what is in each is read with all others."""
+    if not text:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"{param.opts[0]} is no JSON: {error}", ctx) from None
+    if not isinstance(value, dict):
+        raise click.UsageError(f"{param.opts[0]} is no JSON object", ctx)
+    return value
+
+
 def flag(*names: str, **settings: Any) -> Callable[[AnyCallable], AnyCallable]:
     """An option with its variable, named as the first long name."""
     long = next(name for name in names if name.startswith("--")).split("/")[0].removeprefix("--")
@@ -145,6 +161,7 @@ OUTPUT = [
         callback=_learn_format,
     ),
     flag("--include-partial-messages", is_flag=True, help="With stream-json: text as it is written, too."),
+    flag("--include-hook-events", is_flag=True, help="With stream-json: when a hook begins and how it ends."),
 ]
 WORK = [
     flag("--model", metavar="MODEL", help="Model of the coordinator; sonnet, opus, haiku, fable or a full id."),
@@ -164,6 +181,8 @@ WORK = [
          help="Let the operating system hold shell commands: where it can, only if it can, never."),
     flag("--system-prompt", metavar="TEXT", help="In place of the coordinator's system prompt."),
     flag("--append-system-prompt", metavar="TEXT", help="After the coordinator's system prompt."),
+    flag("--effort", type=click.Choice(EFFORTS), help="How much thought the coordinator's model gives its answers."),
+    flag("--agents", metavar="JSON", callback=_read_agents, help='Kinds of worker: {"name": {"description": …, "prompt": …}}.'),
     flag("--max-turns", type=click.IntRange(min=1), help="Turns of the coordinator."),
     flag("--max-budget-usd", type=click.FloatRange(min=0, min_open=True), help="Money for the whole tree of agents."),
     flag("--token-budget", type=click.IntRange(min=1), help="Output tokens for the whole tree of agents; prompts do not count."),
@@ -208,6 +227,31 @@ def settings() -> frozenset[str]:
     return frozenset(str(param.name) for command in made for param in getattr(command, "__click_params__", ()))
 
 
+def _read_text(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    """The text of the file that a flag names."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{param.opts[0]} {path}: it cannot be read ({error})", ctx) from None
+
+
+def _read_sources(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    names = frozenset(filter(None, (name.strip() for name in text.split(","))))
+    if unknown := sorted(names - SOURCES):
+        known = ", ".join(sorted(SOURCES))
+        raise click.UsageError(f"{param.opts[0]}: there is no source {', '.join(unknown)}; there are {known}", ctx)
+    return names
+
+
+def _read_thinking(ctx: click.Context, param: click.Parameter, tokens: int | None) -> None:
+    if tokens == 0:
+        raise click.UsageError(f"{param.opts[0]} 0 is not supported: {THINKING}", ctx)
+
+
 def _refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value not in (None, False):
         why = REFUSED[max(param.opts, key=len)]
@@ -218,16 +262,12 @@ def _refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 REFUSED = {
     "--task-budget": "use --token-budget, which holds for the whole tree of agents",
     "--betas": "the API's betas are chosen by coordinator",
-    "--include-hook-events": "hooks have no lines of their own in stream-json",
     "--session-mirror": "conversations are in coordinator's own store",
     "--resume-session-at": "a session is taken up where it ended",
     "--resume-drops-turn": "a session is taken up where it ended",
-    "--thinking": "how much a model thinks is chosen by coordinator",
-    "--thinking-display": "how much a model thinks is chosen by coordinator",
-    "--max-thinking-tokens": "how much a model thinks is chosen by coordinator",
-    "--effort": "an agent definition says `effort`",
 }
-WITHOUT_VALUE = ("--include-hook-events", "--session-mirror")
+WITHOUT_VALUE = ("--session-mirror",)
+THINKING = "a model thinks as much as it finds right; --effort says how hard it tries"
 
 
 def _only(accepted: tuple[str, ...], why: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -244,9 +284,14 @@ DRIVEN = [
     flag("--permission-prompt-tool", type=click.Choice(["stdio"]),
          help="With --input-format stream-json: ask the program on stdin and stdout for consent."),
     flag("--verbose", is_flag=True, expose_value=False, hidden=True),
-    click.option("--tools", hidden=True, expose_value=False,
-                 callback=_only(("default",), "--allowed-tools and --disallowed-tools say what agents may use")),
-    click.option("--setting-sources", hidden=True, expose_value=False,
-                 callback=_only(("user,project,local", "user,project"), "settings are read from everywhere that is trusted")),
+    click.option("--tools", type=Names(), metavar="NAMES",
+                 help='The built-in tools there are: "Read,Grep"; "" for none, default for all.'),
+    click.option("--setting-sources", "sources", metavar="NAMES", callback=_read_sources,
+                 help="Whose files count: of user, project, local those named; all without it."),
+    click.option("--system-prompt-file", metavar="PATH", callback=_read_text, help="--system-prompt from a file."),
+    click.option("--append-system-prompt-file", metavar="PATH", callback=_read_text, help="--append-system-prompt from a file."),
+    click.option("--thinking", hidden=True, expose_value=False, callback=_only(("adaptive",), THINKING)),
+    click.option("--thinking-display", hidden=True, expose_value=False, callback=_only(("summarized",), THINKING)),
+    click.option("--max-thinking-tokens", type=int, hidden=True, expose_value=False, callback=_read_thinking),
     *(click.option(name, hidden=True, expose_value=False, callback=_refuse, is_flag=name in WITHOUT_VALUE) for name in REFUSED),
 ]  # fmt: skip

@@ -40,6 +40,9 @@ class Started:
     offline: bool = False
     mcp_servers: tuple[tuple[str, str], ...] = ()  # names, and how each stands
     spent: Callable[[], Spent] | None = None  # what the session has used by now
+    agents: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    plugins: tuple[tuple[str, str], ...] = ()  # names, and where each lies
 
 
 class View(Protocol):
@@ -116,13 +119,23 @@ class JsonView(Still):
 class StreamJsonView(Still):
     """One object a line, as things happen."""
 
-    def __init__(self, console: Console, *, partial_messages: bool) -> None:
+    def __init__(self, console: Console, *, partial_messages: bool, hook_events: bool = False) -> None:
         self._console = console
         self._partial = partial_messages
+        self._hook_events = hook_events
         self._lines: StreamJson | None = None
+        self._session_id = ""
 
     def started(self, session: Started) -> None:
-        self._lines = StreamJson(session.session_id, partial_messages=self._partial)
+        self.begin(session.session_id)
+        self.announce(session)
+
+    def begin(self, session_id: str) -> None:
+        """From now on events can be told."""
+        self._session_id = session_id
+        self._lines = StreamJson(session_id, partial_messages=self._partial, hook_events=self._hook_events)
+
+    def announce(self, session: Started) -> None:
         self.write(
             init_line(
                 session.session_id,
@@ -132,6 +145,9 @@ class StreamJsonView(Still):
                 permission_mode=session.permission_mode,
                 version=session.version,
                 mcp_servers=session.mcp_servers,
+                agents=session.agents,
+                skills=session.skills,
+                plugins=session.plugins,
             )
         )
 
@@ -140,7 +156,7 @@ class StreamJsonView(Still):
         event = observed.event
         match event:
             case TaskChanged():
-                lines = self._lines.task(task_values(event))
+                lines = self._lines.task(task_values(event), event.asked_by)
             case CallWaits(call, is_over):
                 lines = self._lines.approval(approval_json(call, call.agent_id), is_over)
             case _:
@@ -149,8 +165,8 @@ class StreamJsonView(Still):
             self.write(line)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Print a line; each has an id of its own, which a reader may know it by."""
-        self._console.json_line(dict(line) | {"uuid": line.get("uuid") or str(uuid.uuid4())})
+        """Print a line; each names its session, and has an id of its own, which a reader may know it by."""
+        self._console.json_line({"session_id": self._session_id, **line, "uuid": line.get("uuid") or str(uuid.uuid4())})
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         for line in self._lines.rest() if self._lines else ():

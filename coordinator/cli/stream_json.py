@@ -9,23 +9,27 @@ Inside, a task that was ended is `killed`; in `task_notification` the same is ca
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from coordinator.cli.partial_messages import PartialMessages
 from coordinator.views.messages import answer
-from worker_agent.events import Event, MessageAdded, Notice, TextDelta, ThinkingDelta, Tombstone, ToolProgress, TransitionTaken
+from worker_agent.events import Event, HookRan, MessageAdded, Notice, Tombstone, ToolProgress, TransitionTaken
 from worker_agent.messages import WIRE_KINDS, Message
 
 Line = dict[str, Any]
 SPOKEN = "2.1.0"  # the version of Claude Code whose vocabulary these lines are; programs look whether it is new enough
+OWN_COMMANDS = ("compact", "cost", "help")
 ENDED = {"completed": "completed", "failed": "failed", "killed": "stopped"}
 
 
 def init_line(
     session_id: str, *, cwd: str, model: str, tools: Iterable[str], permission_mode: str, version: str,
-    mcp_servers: Iterable[tuple[str, str]] = (),
+    mcp_servers: Iterable[tuple[str, str]] = (), agents: Iterable[str] = (), skills: Sequence[str] = (),
+    plugins: Iterable[tuple[str, str]] = (),
 ) -> Line:  # fmt: skip
-    """`mcp_servers` are names and how each stands: they start while the session does, so mostly `pending`."""
+    """`mcp_servers` are names and how each stands: they start while the session does, so mostly `pending`. `plugins` are
+    names and directories."""
     return {
         "type": "system",
         "subtype": "init",
@@ -36,7 +40,12 @@ def init_line(
         "permissionMode": permission_mode,
         "mcp_servers": [{"name": name, "status": status} for name, status in mcp_servers],
         "mcp_server_errors": [],
-        "plugins": [],
+        "apiKeySource": "none",
+        "agents": list(agents),
+        "skills": list(skills),
+        "slash_commands": [*OWN_COMMANDS, *skills],
+        "output_style": "default",
+        "plugins": [{"name": name, "path": path} for name, path in plugins],
         "plugin_errors": [],
         "capabilities": [],
         "coordinator_version": version,
@@ -47,9 +56,11 @@ def init_line(
 class StreamJson:
     """The lines of one session. `task` values are the documented objects of `tasks list`, with `result`."""
 
-    def __init__(self, session_id: str, *, partial_messages: bool = False) -> None:
+    def __init__(self, session_id: str, *, partial_messages: bool = False, hook_events: bool = False) -> None:
         self._session_id = session_id
         self._partial = partial_messages
+        self._hook_events = hook_events
+        self._answers: dict[str | None, PartialMessages] = {}  # by agent
         self._parents: dict[str, str] = {}  # agent id → tool_use_id of the Agent call
         self._agents: dict[str, str] = {}  # task id → agent id
         self._waiting: dict[str, list[Line]] = {}  # agent id → lines without a parent yet
@@ -58,15 +69,17 @@ class StreamJson:
     def event(self, task_id: str | None, event: Event) -> Iterator[Line]:
         """The lines for one event of the coordinator (`task_id` None) or of a worker."""
         agent = self._agents.get(task_id, task_id) if task_id else None
-        for line in self._of_event(event):
+        for line in self._of_event(agent, event):
             line |= {"parent_tool_use_id": None, "session_id": self._session_id}
             yield from self._placed(agent, line)
         if agent is None and isinstance(event, MessageAdded) and event.message.kind == "tool_results":
             yield from self._learn(event.message)
 
-    def task(self, task: Mapping[str, Any]) -> Iterator[Line]:
-        """The lines for one change of a task."""
+    def task(self, task: Mapping[str, Any], asked_by: str | None = None) -> Iterator[Line]:
+        """The lines for one change of a task. `asked_by` is the call that a new one came of."""
         self._agents[task["id"]] = task["agent_id"]
+        if asked_by is not None:
+            self._parents.setdefault(task["agent_id"], asked_by)
         before, status = self._seen.get(task["id"]), task["status"]
         self._seen[task["id"]] = status
         if before is None:
@@ -98,7 +111,10 @@ class StreamJson:
         head = {"type": "system", "subtype": subtype, "task_id": task["id"], "session_id": self._session_id}
         return head | ({"tool_use_id": tool_use} if tool_use else {}) | fields
 
-    def _of_event(self, event: Event) -> Iterator[Line]:
+    def _of_event(self, agent: str | None, event: Event) -> Iterator[Line]:
+        if self._partial:
+            for body in self._answers.setdefault(agent, PartialMessages()).of(event):
+                yield {"type": "stream_event", "event": body}
         match event:
             case MessageAdded(message) if message.kind in WIRE_KINDS:
                 yield _assistant(message) if message.role == "assistant" else _user(message)
@@ -110,10 +126,8 @@ class StreamJson:
                 yield {"type": "system", "subtype": kind.value, "text": text} | dict(data)
             case Tombstone(message_id, reason):
                 yield {"type": "system", "subtype": "tombstone", "uuid": message_id, "reason": reason}
-            case TextDelta(text) if self._partial:
-                yield _delta({"type": "text_delta", "text": text})
-            case ThinkingDelta(text) if self._partial:
-                yield _delta({"type": "thinking_delta", "thinking": text})
+            case HookRan() if self._hook_events:
+                yield _hook_line(event)
             case ToolProgress(tool_use_id, text):
                 yield {"type": "tool_progress", "tool_use_id": tool_use_id, "text": text}
             case _:
@@ -152,8 +166,14 @@ def _user(message: Message) -> Line:
     return line
 
 
-def _delta(delta: Line) -> Line:
-    return {"type": "stream_event", "event": {"type": "content_block_delta", "index": 0, "delta": delta}}
+def _hook_line(ran: HookRan) -> Line:
+    name = f"{ran.event}:{ran.subject}" if ran.subject else ran.event
+    line = {"type": "system", "hook_id": ran.id, "hook_name": name, "hook_event": ran.event}
+    if not ran.ended:
+        return line | {"subtype": "hook_started"}
+    outcome = "cancelled" if ran.code is None else "success" if ran.code == 0 else "error"
+    said = {"output": ran.stdout + ran.stderr, "stdout": ran.stdout, "stderr": ran.stderr}
+    return line | said | {"subtype": "hook_response", "exit_code": ran.code, "outcome": outcome}
 
 
 def _launched(content: Any) -> str | None:

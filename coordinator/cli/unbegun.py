@@ -56,6 +56,7 @@ def _result(context: Context, form: str, reason: str, message: str) -> dict[str,
         "session_id": context.session_id,
         "result": "",
         "terminal_reason": reason,
+        "stop_reason": None,
         "num_turns": 0,
         "duration_ms": 0,
         "duration_api_ms": 0,
@@ -78,7 +79,7 @@ def _result(context: Context, form: str, reason: str, message: str) -> dict[str,
 def _format_in(words: Sequence[str]) -> str:
     """What a command line asks for as a run's output format; "" if it is no run's, or asks for nothing."""
     words = words[: words.index("--")] if "--" in words else words
-    if not any(word in RUNS for word in words) and not (words and words[0].partition("=")[0] == FLAG):
+    if not any(word in RUNS for word in words) and not (words and words[0].startswith("-")):
         return ""
     values = [after for word, after in pairwise(words) if word == FLAG]
     values += [word.partition("=")[2] for word in words if word.startswith(f"{FLAG}=")]

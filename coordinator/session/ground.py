@@ -55,8 +55,9 @@ def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str
         raise ConfigError(f"the working directory {cwd} is not there")
     paths, home = Paths.of(settings), Path.home()
     files = settings_files.load(
-        cwd, home=home, trust=options.trust, settings=options.settings, earlier=options.earlier_settings
-    )
+        cwd, home=home, trust=options.trust, settings=options.settings, earlier=options.earlier_settings,
+        sources=options.sources_of_settings,
+    )  # fmt: skip
     settings = options.effective(files.model)
     _check(options, settings, client)
     brought = plugins.load(
@@ -76,13 +77,15 @@ def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str
         disallowed=options.disallowed_tools,
         roots=options.add_dirs,
     )
+    agents = definitions.load(
+        cwd, trust=options.trust, add_dirs=options.add_dirs, user_dir=home / ".claude" if options.reads("user") else None
+    )
+    agents = definitions.with_given(plugins.with_plugins(agents, brought.found), options.agents, "--agents")
     return Ground(
         cwd=cwd,
         settings=settings,
         paths=paths,
-        agents=plugins.with_plugins(
-            definitions.load(cwd, trust=options.trust, add_dirs=options.add_dirs, user_dir=home / ".claude"), brought.found
-        ),
+        agents=agents,
         plugins=brought,
         files=files,
         policy=replace(policy, rules=policy.rules + _shared(scratch)),

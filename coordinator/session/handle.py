@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from coordinator.agents import slash
 from coordinator.agents.asking import AT_TERMINAL
 from coordinator.agents.definitions import Agents
 from coordinator.agents.inbox import FROM_USER
@@ -17,11 +18,16 @@ from tasks import ledger
 from tasks.connection import Connection
 from tasks.db import Database
 from tasks.records import TaskRecord
-from worker_agent.api.models import resolve
+from worker_agent.api.models import info_for, resolve
 from worker_agent.causes import Cause
 from worker_agent.events import Result
+from worker_agent.messages import Block
+from worker_agent.session.commands import parse_command
 from worker_agent.skills import SkillIndex
 from worker_agent.tools.permissions import Policy
+
+if TYPE_CHECKING:
+    from worker_agent.mcp.connection import Connection as ToServer
 
 T = TypeVar("T")
 
@@ -38,6 +44,7 @@ class SessionHandle:
         self.tools = tuple(tool.name for tool in parts.engine.agent.registry)
         self.permission_mode = str(parts.rights.policy.mode)
         self.mcp_servers = tuple(self.mcp_status())
+        self.plugins = parts.plugins
 
     def spent(self) -> tuple[float | None, int]:
         """What the session has used by now: USD, None where a price is unknown, and output tokens."""
@@ -115,6 +122,27 @@ class SessionHandle:
         """`text` without known secrets."""
         return self._parts.redact(text)
 
+    async def prompt(self, text: str, blocks: Sequence[Block] = ()) -> str | None:
+        """A turn of its own for what a program says. Why a hook refuses it, if one does."""
+        return await self._session.prompt(text, blocks)
+
+    def is_command(self, text: str) -> bool:
+        """Whether it is one of the session's own: /compact, /cost, /help."""
+        return parse_command(text) is not None
+
+    def commands(self) -> list[tuple[str, str]]:
+        """The skills that a person starts by `/name`, with what each is for."""
+        return [(skill.name, skill.description) for skill in self.skills.discover()]
+
+    def agent_types(self) -> list[tuple[str, str]]:
+        """The kinds of worker, with what each is for."""
+        return [(one.name, one.description) for _, one in sorted(self.agents.by_name.items())]
+
+    def expand(self, text: str) -> str:
+        """`text`, or where it is `/name args` that skill's. Reads the disk. Raises `ConfigError` for a name that is none."""
+        expanded = slash.expand(text, self.skills)
+        return expanded.prompt if expanded else text
+
     def close(self) -> None:
         """The person leaves an interactive session: it ends when nothing lives any more."""
         self._session.leave()
@@ -143,10 +171,22 @@ class SessionHandle:
         """From the coordinator's next turn on; None is the model it began with."""
         self._parts.engine.use_model(resolve(model) if model else None)
 
+    def update_permissions(self, updates: Sequence[Mapping[str, Any]]) -> None:
+        """As hooks and programs give them; all of them or, with `ConfigError`, none."""
+        self._session.update_permissions(updates)
+
+    def mcp_connections(self) -> Sequence[ToServer]:
+        return self._parts.mcp.servers.connections if self._parts.mcp else ()
+
+    def context_usage(self) -> tuple[int, int]:
+        """Tokens of the newest prompt and its answer, and the size of the window."""
+        engine = self._parts.engine
+        used = next((one.usage.total for one in reversed(engine.messages) if one.usage), 0)
+        return used, info_for(engine.model).window
+
     def mcp_status(self) -> list[tuple[str, str]]:
         """MCP servers, and how each stands now."""
-        mcp = self._parts.mcp
-        return [(c.server.name, str(c.state)) for c in mcp.servers.connections] if mcp else []
+        return [(connection.server.name, str(connection.state)) for connection in self.mcp_connections()]
 
     @property
     def current_model(self) -> str:

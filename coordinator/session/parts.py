@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """`engine`, `history`, `inbox`, `budget` and `processes` are of the session's own agent; `denials` is what was denied to
-    workers so far; `problems` are lines for a person about what was found and left out."""
+    workers so far; `plugins` are their names and directories; `problems` are lines for a person about what was found and left out."""
 
     store: Store
     wakes: Wakes
@@ -57,6 +57,7 @@ class Parts:
     denials: list[PermissionDenial]
     memory: MemoryIndex | None
     mcp: McpTools | None
+    plugins: tuple[tuple[str, str], ...]
     problems: tuple[str, ...]
 
     def nudge(self) -> None:

@@ -22,6 +22,7 @@ from tasks.errors import DatabaseError, Fenced
 from tasks.ledger import Totals
 from tasks.records import TaskRecord
 from tasks.registry import TaskFilter
+from worker_agent.api.models import info_for
 from worker_agent.causes import Cause
 from worker_agent.events import PermissionDenial, Result
 from worker_agent.loop.reasons import TerminalReason
@@ -149,6 +150,7 @@ def result_object(store: Store, redact: Redact, denials: Sequence[PermissionDeni
         "session_id": store.session_id,
         "result": redact(result.text) if result else "",
         "terminal_reason": closing.reason,
+        "stop_reason": result.stop_reason if result else None,
         "num_turns": closing.turns,
         "duration_ms": round(closing.duration * 1000),
         "duration_api_ms": round(result.duration_api * 1000) if result else 0,
@@ -191,12 +193,16 @@ def _usage(totals: Totals) -> dict[str, int]:
 
 def _model_usage(totals: Totals) -> dict[str, Any]:
     """The same under the names that programs for Claude Code read."""
+    model = info_for(totals.key)
     return {
         "inputTokens": totals.input_tokens,
         "outputTokens": totals.output_tokens,
         "cacheReadInputTokens": totals.cache_read_tokens,
         "cacheCreationInputTokens": totals.cache_write_5m_tokens + totals.cache_write_1h_tokens,
+        "webSearchRequests": 0,
         "costUSD": totals.cost_usd,
+        "contextWindow": model.window,
+        "maxOutputTokens": model.max_output,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from coordinator.options import RunOptions
 from coordinator.other_processes import lease
 from coordinator.other_processes.foreign import ForeignChanges, Reactions
 from coordinator.runs.held_directory import HeldDirectory
-from coordinator.session import results
+from coordinator.session import permission_updates, results
 from coordinator.session.interruption import Interruption
 from coordinator.session.parts import Parts
 from coordinator.session.suggestions import Suggestions
@@ -32,7 +32,7 @@ from worker_agent.context.rebuild import was_made_by_hand
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.hooks import Verdict
-from worker_agent.messages import Message, text_block, user
+from worker_agent.messages import Block, Message, text_block, user
 from worker_agent.session.commands import parse_command
 from worker_agent.session.engine import Limits
 
@@ -65,7 +65,9 @@ class Session:
         self._interrupts = 0  # in a row
         self._interrupted_at = self._turn_began_at = NEVER  # on the monotonic clock
         self._in_turn = False
-        self._commands: deque[str] = deque()  # slash commands that a person typed
+        self._commands: deque[str | Message] = deque()  # slash commands that a person typed, prompts of a program
+        self._greeting_left: tuple[str, ...] = ()  # what hooks said at the start, until there is a prompt to go with
+        self._has_begun = asyncio.Event()
         self._ended_in_turn = False
         self._stays = options.interactive
         self._turns = 0
@@ -167,8 +169,7 @@ class Session:
         return results.result_object(self.parts.store, self.parts.redact, self.parts.denials, closing)
 
     def set_permission_mode(self, mode: str) -> None:
-        self.parts.rights.set_mode(mode)
-        self.parts.engine.agent.tool_context.set_mode(mode)
+        permission_updates.set_mode(self.parts, mode)
 
     async def send(self, text: str) -> str | None:
         if parse_command(text) is not None:
@@ -185,6 +186,25 @@ class Session:
         self._interrupts = 0
         self.parts.nudge()
         return None
+
+    async def prompt(self, text: str, blocks: Sequence[Block] = ()) -> str | None:
+        """A turn of its own for what a program says, `blocks` (images, documents) included. Why a hook refuses it, if one
+        does."""
+        await self._has_begun.wait()
+        text = self.parts.redact(text)
+        async with self._sending:
+            verdict = await self.parts.hooks.user_prompt_submit(text)
+            if verdict.blocked:
+                return _refusal(verdict)
+            greeting, self._greeting_left = self._greeting_left, ()
+            self._commands.append(self._message(text, (*greeting, *verdict.context), blocks))
+        self._interrupts = 0
+        self.parts.wakes.ready.set()
+        return None
+
+    def update_permissions(self, updates: Sequence[Mapping[str, Any]]) -> None:
+        """Raises `ConfigError`; then nothing was changed."""
+        permission_updates.apply(self.parts, updates)
 
     async def _put(self, agent_id: str, text: str, sender: str) -> None:
         store = self.parts.store
@@ -245,6 +265,7 @@ class Session:
         """The coordinator's turns until there is nothing more to do; the last result. Each step that takes time is
         followed by another look: what came meanwhile is read before the session may end."""
         prompt = await self._begin()
+        self._has_begun.set()
         result = await self._turn(prompt) if prompt is not None or self._has_open_turn() else None
         while True:
             while self._goes_on(result) and await self._more_to_do():
@@ -295,7 +316,10 @@ class Session:
         if prompt and parse_command(prompt) is not None:
             return prompt
         asked = "\n\n".join(dict.fromkeys(filter(None, (self._unbegun_goal(), prompt))))
-        return await self._from_person(asked, greeting) if asked else None
+        if asked:
+            return await self._from_person(asked, greeting)
+        self._greeting_left = greeting
+        return None
 
     def _unbegun_goal(self) -> str | None:
         """What the session was made for, if its owner died before the first message of it was stored."""
@@ -315,10 +339,14 @@ class Session:
         if verdict.blocked:
             await self.parts.hooks.session_end("other")
             raise ConfigError(_refusal(verdict))
+        return self._message(prompt, (*more, *verdict.context), self.options.attachments)
+
+    def _message(self, prompt: str, more: Sequence[str], blocks: Sequence[Block]) -> Message:
+        """A prompt with what stands behind it: what hooks add, and what is new since the conversation began."""
         now, surroundings = self.parts.store.clock.now(), self.parts.history.surroundings
         changed = news(surroundings["system"], Path(self.record.cwd), now) if surroundings else None
-        text = "\n\n".join((prompt, *more, *verdict.context, *filter(None, [changed])))
-        return user([text_block(text), *self.options.attachments] if self.options.attachments else text, at=now)
+        text = "\n\n".join(filter(None, (prompt, *more, changed)))
+        return user([text_block(text), *blocks] if blocks else text, at=now)
 
     def _notice(self, kind: NoticeKind, text: str) -> None:
         self.parts.observer(Observed(self.parts.store.session_id, None, Notice(kind, self.parts.redact(text))))

@@ -9,7 +9,7 @@ import orjson
 
 from coordinator.views.values import iso
 from tasks.records import MessageRecord
-from worker_agent.messages import Message
+from worker_agent.messages import Message, Usage
 
 
 def message_json(row: MessageRecord) -> dict[str, Any]:
@@ -37,14 +37,19 @@ def answer(message: Message, content: Sequence[Mapping[str, Any]]) -> dict[str, 
         "content": content,
         "stop_reason": message.stop_reason,
     }
-    if usage := message.usage:
-        value["usage"] = {
-            "input_tokens": usage.input,
-            "cache_creation_input_tokens": usage.cache_write_5m + usage.cache_write_1h,
-            "cache_read_input_tokens": usage.cache_read,
-            "output_tokens": usage.output,
-        }
+    if message.usage:
+        value["usage"] = usage_fields(message.usage)
     return value
+
+
+def usage_fields(usage: Usage) -> dict[str, int]:
+    """Usage under the names of the Messages API."""
+    return {
+        "input_tokens": usage.input,
+        "cache_creation_input_tokens": usage.cache_write_5m + usage.cache_write_1h,
+        "cache_read_input_tokens": usage.cache_read,
+        "output_tokens": usage.output,
+    }
 
 
 def parts(row: MessageRecord) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from tests.cli.program import Program
 from tests.cli.test_tasks import FIELDS
 
 RESULT_FIELDS = {
-    "type", "subtype", "is_error", "session_id", "result", "terminal_reason", "num_turns", "duration_ms", "duration_api_ms",
+    "type", "subtype", "is_error", "session_id", "result", "terminal_reason", "stop_reason", "num_turns", "duration_ms", "duration_api_ms",
     "total_cost_usd", "usage", "model_usage", "modelUsage", "permission_denials", "tasks",
 }  # fmt: skip
 

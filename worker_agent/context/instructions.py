@@ -63,8 +63,12 @@ class Instructions:
     """Those that hold in `cwd`; `trusted` says whether the person trusts its repository. Reads the disk when it is first
     asked, which blocks for some milliseconds. May be shared by the agents of one working directory."""
 
-    def __init__(self, cwd: Path, home: Path, managed: Path = MANAGED, *, trusted: bool = False) -> None:
+    def __init__(
+        self, cwd: Path, home: Path, managed: Path = MANAGED, *, trusted: bool = False, user: bool = True, project: bool = True
+    ) -> None:
+        """`user`, `project`: whether the person's own files and those of the directories down to `cwd` count."""
         self.cwd, self._home, self._managed, self._trusted = cwd, home, managed, trusted
+        self._user, self._project = user, project
         self._above = {Path(os.path.realpath(level)) for level in (cwd, *cwd.parents)}
         self._top = Path(os.path.realpath(_top(cwd)))
         self._lock = threading.Lock()
@@ -104,9 +108,10 @@ class Instructions:
     def _search(self) -> Iterator[MemoryFile]:
         own = _Source(self._home, free=True, seen=self._seen)
         yield from _read(self._managed, replace(own, root=self._managed.parent))
-        yield from _read(self._home / ".claude" / "CLAUDE.md", own)
-        yield from _rules(self._home / RULES, self._top, own)
-        for directory in [*reversed(self.cwd.parents), self.cwd]:
+        if self._user:
+            yield from _read(self._home / ".claude" / "CLAUDE.md", own)
+            yield from _rules(self._home / RULES, self._top, own)
+        for directory in [*reversed(self.cwd.parents), self.cwd] if self._project else ():
             yield from _of_directory(directory, self._source(directory, self._seen))
 
     def _source(self, directory: Path, seen: set[Path]) -> _Source:
@@ -115,7 +120,7 @@ class Instructions:
     def _beside(self, path: Path) -> list[Path]:
         """The directories from one that the start has looked at down to that of `path`, those excluded that it looked at."""
         found: list[Path] = []
-        if not path.is_relative_to(self._top):
+        if not self._project or not path.is_relative_to(self._top):
             return found
         for directory in path.parents[:MAX_LEVELS]:
             if directory in self._above:

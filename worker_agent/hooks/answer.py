@@ -194,6 +194,41 @@ def _permission_request(said: dict[str, Any], decision: Any, spill: Callable[[st
         )
 
 
+# What the field `permissionDecision`, or `decision`, of an answer may be.
+_DECISIONS = {"permissionDecision": _STRICTER, "decision": ("block", "approve")}
+_UNBLOCKED = frozenset({"Stop", "SubagentStop", "TaskCompleted"})  # going back to work is no safe side to err on
+
+
+def fault(event: str, output: Any) -> str | None:
+    """What is wrong with what a callback answered, in words; None where it can be read. Keys that nobody knows are no fault."""
+    if not isinstance(output, Mapping):
+        return f"it answered {type(output).__name__}, and no object"
+    own = output.get("hookSpecificOutput")
+    if own is not None and (not isinstance(own, Mapping) or own.get("hookEventName", event) != event):
+        return f"its hookSpecificOutput is none of {event}"
+    for key, known in _DECISIONS.items():
+        said = (output if key == "decision" else own or {}).get(key)
+        if said is not None and said not in known:
+            return f"its {key} {said!r} is none of {', '.join(known)}"
+    if own is not None and not isinstance(own.get("updatedInput", {}), Mapping):
+        return "its updatedInput is no object"
+    return None
+
+
+def objection(event: str, why: str) -> Mapping[str, Any]:
+    """The answer of a handler that blocks, where `event` can be blocked; else one that says nothing."""
+    match event:
+        case "PreToolUse":
+            own: Mapping[str, Any] = {"permissionDecision": "deny", "permissionDecisionReason": why}
+        case "PermissionRequest":
+            own = {"decision": {"behavior": "deny", "message": why}}
+        case _ if event in _DECIDES and event not in _UNBLOCKED:
+            return {"decision": "block", "reason": why}
+        case _:
+            return {"systemMessage": why}
+    return {"hookSpecificOutput": {"hookEventName": event, **own}}
+
+
 def combine(answers: Iterable[HookAnswer]) -> Verdict:
     """One verdict out of all answers, in the order of the handlers."""
     every = list(answers)

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from worker_agent import tool_facts
+from worker_agent.errors import ConfigError
 from worker_agent.words import meant
 
 # Event → seconds a handler may take by default.
 _LONG, _PROMPT = 600.0, 30.0
 SESSION_END_SECONDS = 1.5  # shared by all handlers of the event
+CALLBACK_SECONDS = 60.0  # a function of the program that began the run, where it says nothing else
 EVENTS: Mapping[str, float] = {
     **dict.fromkeys(
         """PreToolUse PermissionRequest PostToolUse PostToolUseFailure PostToolBatch SessionStart SessionEnd Stop
@@ -36,7 +38,8 @@ _EXACT = re.compile(r"[A-Za-z0-9_\-,| ]*")
 @dataclass(frozen=True, slots=True)
 class Handler:
     """One thing to run. `command` with `args` runs without a shell, `args` None means `sh -c command`; `url` is posted
-    to. `condition` is one permission rule; `timeout` in seconds, None = the event's default."""
+    to; `callback` names a function of the program that began the run, which `blocks_on_failure` if it fails to answer.
+    `condition` is one permission rule; `timeout` in seconds, None = the event's default."""
 
     command: str | None = None
     args: tuple[str, ...] | None = None
@@ -48,10 +51,12 @@ class Handler:
     in_background: bool = False
     wakes: bool = False
     environment: tuple[tuple[str, str], ...] = ()  # of a command, on top of what every hook gets
+    callback: str | None = None
+    blocks_on_failure: bool = False
 
     @property
     def label(self) -> str:
-        return self.url or " ".join([self.command or "", *(self.args or ())])
+        return self.callback or self.url or " ".join([self.command or "", *(self.args or ())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,29 @@ class HookConfig:
         groups = [group for event, value in data.items() if event in EVENTS for group in _groups(event, value, source, found)]
         problems = tuple(dict.fromkeys((*found.fences, *found.left_out)))
         return cls(tuple(groups), problems, tuple(dict.fromkeys(found.fences)))
+
+    @classmethod
+    def of_callbacks(cls, data: Any) -> HookConfig:
+        """Out of what a program says of its own functions: event → list of `{matcher, hookCallbackIds, timeout,
+        onFailure}`. Raises `ConfigError` for what would never be called, which a program takes for a fence."""
+        groups = []
+        for event, entries in (data or {}).items():
+            if event not in EVENTS:
+                raise ConfigError(f"there is no hook event {event!r} here; there are {', '.join(EVENTS)}")
+            for entry in entries or ():
+                matcher = entry.get("matcher") or ""
+                if not _EXACT.fullmatch(matcher) and matcher != "*" and _compile(matcher) is None:
+                    raise ConfigError(f"the matcher {matcher!r} of {event} is no regular expression")
+                handlers = (
+                    Handler(
+                        callback=str(id),
+                        timeout=_seconds(entry.get("timeout")) or CALLBACK_SECONDS,
+                        blocks_on_failure=entry.get("onFailure", "continue") != "continue",
+                    )
+                    for id in entry["hookCallbackIds"]
+                )
+                groups.append(Group(event, matcher, tuple(handlers)))
+        return cls(tuple(groups))
 
     def __add__(self, other: HookConfig) -> HookConfig:
         problems, fences = self.problems + other.problems, self.fences + other.fences

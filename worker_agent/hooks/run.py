@@ -11,16 +11,21 @@ import json
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from worker_agent.hooks.answer import Ran
+from worker_agent.hooks.answer import Ran, fault, objection
 from worker_agent.hooks.config import Handler
 from worker_agent.process_tree import SHELL_MARKER, end_tree, start_time
 
 OUTPUT_CAP = 1_000_000  # bytes read of each stream
 GRACE = 1.0  # seconds between TERM and KILL
+
+
+Callback = Callable[[str, Mapping[str, Any], str | None], Awaitable[Any]]
+"""Calls a function of the program that began the run: its id, what the event says, the call that it is about. What it
+answers; raises whatever went wrong."""
 
 
 async def run_handler(
@@ -31,12 +36,34 @@ async def run_handler(
     environment: Mapping[str, str],
     timeout: float,
     variable: Callable[[str], str] = lambda name: "",
+    callback: Callback | None = None,
 ) -> Ran:
     """How it ended. `variable` gives what a header may name although it is in no handler's environment."""
+    if handler.callback is not None:
+        return await _called_back(handler, handler.callback, payload, timeout, callback)
     body = json.dumps(payload, ensure_ascii=False, default=str).encode("utf-8", "replace")
     if handler.url is not None:
         return await _post(handler, body, lambda name: environment.get(name) or variable(name), timeout)
     return await _command(handler, body, cwd, environment, timeout)
+
+
+async def _called_back(handler: Handler, id: str, payload: Mapping[str, Any], timeout: float, callback: Callback | None) -> Ran:
+    event, output = payload["hook_event_name"], None
+    try:
+        if callback is None:
+            raise ConnectionError("the program that it is of is not there")
+        async with asyncio.timeout(timeout):
+            output = await callback(id, payload, payload.get("tool_use_id"))
+        trouble = fault(event, output)
+    except TimeoutError:
+        trouble = f"gave no answer within {timeout:g} s"
+    except Exception as error:
+        trouble = f"failed: {error or type(error).__name__}"
+    if trouble is None:
+        return Ran(handler.label, 0, json.dumps(output, ensure_ascii=False, default=str))
+    if handler.blocks_on_failure:
+        return Ran(handler.label, 0, json.dumps(objection(event, f"hook {handler.label}: {trouble}")))
+    return Ran(handler.label, None, trouble=trouble)
 
 
 async def _command(handler: Handler, body: bytes, cwd: Path, environment: Mapping[str, str], timeout: float) -> Ran:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import shlex
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from worker_agent.errors import ConfigError
+from worker_agent.events import HookRan
 from worker_agent.hooks.answer import STRING_CAP, BatchVerdict, HookAnswer, StopVerdict, Verdict, answer, combine
 from worker_agent.hooks.config import EVENTS, SESSION_END_SECONDS, TOOL_EVENTS, Handler, HookConfig
-from worker_agent.hooks.run import run_handler
+from worker_agent.hooks.run import Callback, run_handler
 
 # The names by which hooks know how a model call failed; all others are `unknown`.
 _FAILURES = {
@@ -83,7 +85,8 @@ class HookSession:
 class HookRunner:
     """`on_notice` shows a line to the person; `on_wake` gives an agent (None: the one a person talks to) what an
     `asyncRewake` handler said; `background_tasks` lists what lives below an agent; `variable` gives what a header of an
-    `http` handler names; `redact` takes known secrets out of what handlers say."""
+    `http` handler names; `redact` takes known secrets out of what handlers say; `callback` calls the functions of the
+    program that began the run; `on_run` hears, with the task of the agent, when a handler begins and how it ends."""
 
     config: HookConfig
     session: HookSession
@@ -93,6 +96,8 @@ class HookRunner:
     background_tasks: Callable[[str | None], Sequence[Mapping[str, Any]]] = field(default=lambda agent_id: ())
     variable: Callable[[str], str] = field(default=lambda name: "")
     redact: Callable[[str], str] = field(default=lambda text: text)
+    callback: Callback | None = None
+    on_run: Callable[[str | None, HookRan], None] | None = None
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def for_agent(self, own: HookConfig = HookConfig(), **changes: Any) -> HookRunner:
@@ -216,10 +221,10 @@ class HookRunner:
             return Verdict()
         payload = {**self.session.payload(), "hook_event_name": event, **{k: v for k, v in fields.items() if v is not None}}
         environment = self.session.variables() | dict(variables or {})
-        waited = [self._run(h, event, payload, environment) for h in handlers if not h.in_background]
+        waited = [self._run(h, event, subject, payload, environment) for h in handlers if not h.in_background]
         for handler in handlers:
             if handler.in_background:
-                self._start(handler, event, payload, environment)
+                self._start(handler, event, subject, payload, environment)
         verdict = combine(await self._together(event, waited))
         for notice in verdict.notices:
             self.on_notice(notice)
@@ -243,18 +248,30 @@ class HookRunner:
             return True  # not a rule: better once too often than never
 
     async def _run(
-        self, handler: Handler, event: str, payload: Mapping[str, Any], environment: Mapping[str, str]
+        self, handler: Handler, event: str, subject: str, payload: Mapping[str, Any], environment: Mapping[str, str]
     ) -> HookAnswer:
         timeout = EVENTS[event] if handler.timeout is None else handler.timeout
         if event == "SessionEnd":
             timeout = min(timeout, SESSION_END_SECONDS)
         cwd = self.session.cwd if self.session.cwd.is_dir() else self.session.project_dir
-        ran = await run_handler(handler, payload, cwd=cwd, environment=environment, timeout=timeout, variable=self.variable)
+        told = HookRan(uuid.uuid4().hex, event, subject)
+        self._tell(told)
+        ran = await run_handler(
+            handler, payload, cwd=cwd, environment=environment, timeout=timeout, variable=self.variable, callback=self.callback
+        )
+        stdout, stderr = (self.redact(text)[:STRING_CAP] for text in (ran.stdout, ran.trouble or ran.stderr))
+        self._tell(replace(told, ended=True, code=ran.code, stdout=stdout, stderr=stderr))
         return answer(event, ran, self._spill)
 
-    def _start(self, handler: Handler, event: str, payload: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def _tell(self, ran: HookRan) -> None:
+        if self.on_run is not None:
+            self.on_run(self.session.task_id, ran)
+
+    def _start(
+        self, handler: Handler, event: str, subject: str, payload: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> None:
         async def run() -> None:
-            said = await self._run(handler, event, payload, environment)
+            said = await self._run(handler, event, subject, payload, environment)
             if handler.wakes and said.block:
                 self.on_wake(self.session.agent_id, said.block)
 

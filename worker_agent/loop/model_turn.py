@@ -274,26 +274,27 @@ class ModelTurn:
     def _take(self, event: ModelEvent, request: ModelRequest) -> list[e.Event]:
         current = self._try
         match event:
+            case Started():
+                return [e.AnswerBegan(event.response_id, event.model or self.model, event.usage)]
             case TextPiece():
                 current.add_text(event)
-                return [e.TextDelta(event.text)]
+                return [e.TextDelta(event.text, event.index)]
             case ThinkingPiece():
                 current.add_thought()
-                return [e.ThinkingDelta(event.text)]
+                return [e.ThinkingDelta(event.text, event.index)]
             case InputPiece():
                 return [e.InputDelta(event.length)]
             case BlockClosed():
                 current.open_text.pop(event.index, None)
                 current.add_unreadable()
                 self._close(event, request)
+                return [e.BlockDone(event.index, event.block)]
             case Finished():
                 if event.stop_reason != "max_tokens":
                     current.add_unreadable()
-            case Started():
-                pass
+                return [e.AnswerDone(event.stop_reason, event.usage)]
             case _:
                 assert_never(event)
-        return []
 
     def _close(self, event: BlockClosed, request: ModelRequest) -> None:
         current, block = self._try, event.block

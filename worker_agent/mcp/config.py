@@ -39,8 +39,9 @@ PROJECT_FILE = ".mcp.json"
 USER_FILE = ".claude.json"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _KINDS = {"stdio": "stdio", "http": "http", "streamable-http": "http", "sse": "sse"}
+_OF_PROGRAM = "sdk"  # it lives in the program that begins a run and names it in --mcp-config
 _KNOWN = frozenset({"type", "command", "args", "env", "cwd", "url", "headers", "timeout"})
-_IGNORED = frozenset({"description", "alwaysLoad", "disabled", "oauth"})
+_IGNORED = frozenset({"name", "description", "alwaysLoad", "disabled", "oauth"})
 
 
 class Scope(StrEnum):
@@ -65,7 +66,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """One server. `kind` is `stdio`, `http` or `sse`; `timeout` is that of a call, in seconds (None: the settings');
+    """One server. `kind` is `stdio`, `http`, `sse` or `sdk`; `timeout` is that of a call, in seconds (None: the settings');
     `variables` are the values of names that only this entry knows (a plugin's root); `literal`: `${…}` in it is text.
     `data` is a directory that is made before its process starts."""
 
@@ -308,7 +309,7 @@ def _server(name: str, entry: Any, scope: Scope, source: str) -> tuple[ServerCon
     said = entry.get("type")
     if said is None and "url" in entry:
         raise ConfigError('it has a `url` and no `type`; write "type": "http"')
-    kind = _KINDS.get(str(said or "stdio"))
+    kind = _OF_PROGRAM if said == _OF_PROGRAM and scope is Scope.FLAG else _KINDS.get(str(said or "stdio"))
     if kind is None:
         raise ConfigError(f"there is no transport {said!r} here; there are {', '.join(_KINDS)}")
     if "headersHelper" in entry:
@@ -322,7 +323,7 @@ def _server(name: str, entry: Any, scope: Scope, source: str) -> tuple[ServerCon
         args=tuple(_texts(entry, "args")),
         env=_pairs(entry, "env"),
         cwd=_text(entry, "cwd") or None,
-        url=_text(entry, "url", needed=kind != "stdio"),
+        url=_text(entry, "url", needed=kind in ("http", "sse")),
         headers=_pairs(entry, "headers"),
         timeout=_seconds(entry.get("timeout")),
     )

@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 from worker_agent.config import Clock, McpSettings, SystemClock
 from worker_agent.errors import ToolError
-from worker_agent.mcp import listing
+from worker_agent.mcp import listing, program
 from worker_agent.mcp.config import ServerConfig, expanded
 from worker_agent.mcp.listing import Offer
+from worker_agent.mcp.program import ToProgram
 from worker_agent.process import SHELL_MARKER, TASK_MARKER, Output, end_tree
 from worker_agent.process_tree import find_tree, marked
 
@@ -71,7 +72,8 @@ def _nothing(pid: int, started: float) -> None:
 class Surroundings:
     """What all servers of a run have in common. `environment` is what a server's process gets beside its own variables;
     `marker` names the run in it; `logs` is where standard error goes; `on_process` hears of every process begun (pid,
-    start time); `variable` gives a variable of our own environment, credentials included, for `${VAR}`."""
+    start time); `variable` gives a variable of our own environment, credentials included, for `${VAR}`; `program` reaches
+    the servers that live in the program which began the run."""
 
     cwd: Path
     environment: Mapping[str, str]
@@ -82,6 +84,7 @@ class Surroundings:
     variable: Callable[[str], str] = field(default=lambda name: "")
     redact: Callable[[str], str] = field(default=lambda text: text)
     on_process: Callable[[int, float], None] = _nothing
+    program: ToProgram | None = None
 
 
 class Connection:
@@ -226,6 +229,8 @@ class Connection:
     async def _transport(self, server: ServerConfig, shell: str, stack: AsyncExitStack) -> Any:
         if server.kind == "stdio":
             return self._process(server, shell, stack)
+        if server.kind == "sdk":
+            return program.transport(server.name, self._around.program)
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 

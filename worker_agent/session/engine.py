@@ -303,6 +303,7 @@ class QueryEngine:
             transitions=tuple(self._transitions),
             cost_usd=self.usage.cost_usd,
             denials=tuple(self.agent.tool_context.denials),
+            stop_reason=next((one.stop_reason for one in reversed(self.messages) if one.kind == "answer"), None),
             error_kind=terminal_error.kind.value if terminal_error else None,
             retryable=bool(terminal_error and terminal_error.retryable),
             **fields,

@@ -49,7 +49,10 @@ class SkillIndex:
     def __init__(
         self, cwd: Path, *, home: Path | None = None, trusted: bool = False, managed: Path | None = None,
         plugins: Mapping[str, Path] | None = None, strict: Collection[str] = (), variables: Mapping[str, str] | None = None,
+        only: Collection[str] | None = None,
     ) -> None:  # fmt: skip
+        """`only` names those that a model may use; all of them without it. A person may use any."""
+        self._only = only
         self.cwd = Path(os.path.realpath(cwd))
         self._levels = list(_levels(self.cwd))
         self.root = self._levels[-1]
@@ -123,6 +126,7 @@ class SkillIndex:
             for skill in self._of_level(directory, _PROJECT_PLACES, Origin.NESTED):
                 if skill.name in known:
                     skill = _renamed(skill, f"{directory.relative_to(self.root)}:{skill.name}")
+                skill = self._offered(skill)
                 if skill.name not in known:
                     known[skill.name] = skill
                     here.append(skill)
@@ -133,10 +137,14 @@ class SkillIndex:
         if self._known is None:
             found: dict[str, Skill] = {}
             for skill in self._search():
-                found.setdefault(skill.name, skill)
+                found.setdefault(skill.name, self._offered(skill))
             self._known = found
             self._first = tuple(sorted(found.values(), key=lambda skill: skill.name))
         return self._known
+
+    def _offered(self, skill: Skill) -> Skill:
+        hidden = self._only is not None and skill.name not in self._only
+        return replace(skill, model_invocable=False) if hidden else skill
 
     def _search(self) -> Iterator[Skill]:
         """Every skill, those that win first."""

@@ -266,6 +266,14 @@ class ToolContext:
         """From the next call on. Raises `ValueError` for an unknown mode."""
         self.permissions = self.permissions.in_mode(mode)
 
+    def use_permissions(self, permissions: PermissionPolicy) -> None:
+        """From the next call on."""
+        self.permissions = permissions
+
+    def add_roots(self, more: Sequence[Path]) -> None:
+        """Further directories that the agent may read unasked, from the next call on."""
+        self.roots = tuple(dict.fromkeys((*self.roots, *more)))
+
     def add_environment(self, more: Mapping[str, str]) -> None:
         """For every process that is begun from now on."""
         self.environment = {**self.environment, **more}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,11 +31,12 @@ from worker_agent.redaction import Redactor
 from worker_agent.tools.hook_scripts import script_digests
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleError, RuleSet, Source
-from worker_agent.tools.trust import Brought, Trust, repository_root
+from worker_agent.tools.trust import SOURCES, Brought, Trust, repository_root
 from worker_agent.words import meant
 
 MAX_BYTES = 1_000_000  # of one file
 MANAGED = Path("/etc/claude-code/managed-settings.json")
+LOCAL_NAME = "settings.local.json"
 _ELSEWHERE = "auto"  # a mode of others that grants; without it more is asked, so it is no fence
 _STORED = (
     "permissions", "hooks", "model", "enabledMcpjsonServers", "disabledMcpjsonServers", "enableAllProjectMcpServers",
@@ -112,12 +113,13 @@ class LoadedSettings:
 
 
 def load(
-    cwd: Path, *, home: Path, trust: Trust, settings: str | None = None, earlier: Sequence[str] = (), managed: Path = MANAGED
-) -> LoadedSettings:
+    cwd: Path, *, home: Path, trust: Trust, settings: str | None = None, earlier: Sequence[str] = (), managed: Path = MANAGED,
+    sources: Container[str] = SOURCES,
+) -> LoadedSettings:  # fmt: skip
     """All settings that hold in `cwd`; `trust` is what the person said of it; `settings` is the value of `--settings`, `earlier` those of the session before it,
-    which hold behind it. Raises `ConfigError`."""
+    which hold behind it; of files that are no administrator's those of `sources` are read. Raises `ConfigError`."""
     given = [text for text in (settings, *earlier) if text is not None]
-    layers = tuple(_layers(cwd, home, trust, given, managed))
+    layers = tuple(_layers(cwd, home, trust, given, managed, sources))
     rules, hooks = RuleSet(), HookConfig()
     for layer in layers:
         rules += _rules(layer)
@@ -180,16 +182,21 @@ def _has_headers(value: Any) -> bool:
     return isinstance(value, list) and any(map(_has_headers, value))
 
 
-def _layers(cwd: Path, home: Path, trust: Trust, given: Iterable[str], managed: Path) -> Iterator[Layer]:
+def _layers(
+    cwd: Path, home: Path, trust: Trust, given: Iterable[str], managed: Path, sources: Container[str]
+) -> Iterator[Layer]:
     user_base = home / ".claude"
     yield from _file(managed, managed.parent)
     for settings in given:
         yield _given(settings, cwd)
     for path, project in project_files(cwd, home):
+        if ("local" if path.name == LOCAL_NAME else "project") not in sources:
+            continue
         for layer in _file(path, project, inside=None if trust.trusted else project):
             as_trusted = trust.counts(brought(layer))
             yield replace(layer, counts=trust.trusted and as_trusted, changed=trust.trusted and not as_trusted)
-    yield from _file(user_base / "settings.json", user_base)
+    if "user" in sources:
+        yield from _file(user_base / "settings.json", user_base)
 
 
 def project_files(cwd: Path, home: Path) -> Iterator[tuple[Path, Path]]:
@@ -197,7 +204,7 @@ def project_files(cwd: Path, home: Path) -> Iterator[tuple[Path, Path]]:
     for project in dict.fromkeys((cwd, repository_root(cwd))):
         if project.resolve() == home.resolve():
             continue  # the person's own directory: its file is the user's
-        for name in (".claude/settings.local.json", ".claude/settings.json"):
+        for name in (f".claude/{LOCAL_NAME}", ".claude/settings.json"):
             yield project / name, project
 
 

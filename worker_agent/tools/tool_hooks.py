@@ -46,7 +46,7 @@ class HookedTools:
     async def permission_request(self, tool_name: str, input: Input, suggestion: str | None) -> Decision:
         if not self.runner.config.groups:
             return Passthrough()
-        rules = [_as_update(suggestion)] if suggestion else []
+        rules = [as_update(suggestion)] if suggestion else []
         verdict = await self.runner.permission_request(tool_name, self._shown(tool_name, input), rules)
         _stop(verdict)
         decision = _decision(verdict)
@@ -73,7 +73,7 @@ class HookedTools:
         return {**input, **paths}
 
 
-def _as_update(rule: str) -> dict[str, Any]:
+def as_update(rule: str) -> dict[str, Any]:
     """A rule that would allow a call, as an update of the permissions of this session."""
     name, bracket, rest = rule.partition("(")
     content = {"ruleContent": rest.removesuffix(")")} if bracket else {}

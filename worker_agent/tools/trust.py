@@ -24,6 +24,8 @@ from typing import Any
 from worker_agent.config import Clock, SystemClock
 from worker_agent.errors import ConfigError
 
+SOURCES = frozenset({"user", "project", "local"})  # whose files there are, beside an administrator's
+
 
 def repository_root(directory: Path) -> Path:
     """The real path of the repository that `directory` lies in; without one, of the directory itself."""

@@ -71,9 +71,11 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
     if values["offline"]:
         values["model"] = values["worker_model"] = offline_model()
     schema = values["json_schema"]
+    values |= _of_the_sdk(flags, values)
     added = tuple(path.absolute() for path in values["add_dirs"])
     return RunOptions(
-        **values
+        **{"trust": trust_of(cli, Path(session.cwd) if session else flags["cwd"], *added)}
+        | values
         | {
             "prompt": prompt,
             "config": cli.settings,
@@ -81,10 +83,27 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
             "cwd": Path(os.path.abspath(flags["cwd"])),  # without `..`, but with the links the person named
             "add_dirs": added,
             "json_schema": read_schema(schema) if isinstance(schema, str) and schema else schema or None,
-            # What is trusted is the directory of the session, not the one the command was called in.
-            "trust": trust_of(cli, Path(session.cwd) if session else flags["cwd"], *added),
         }
     )
+
+
+def _of_the_sdk(flags: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What flags mean that programs for Claude Code pass; only `run` has them."""
+    changed: dict[str, Any] = {}
+    if (tools := flags.get("tools")) is not None and tools != ("default",):
+        from worker_agent.tool_facts import OF_WORKERS, others_than
+
+        own = OF_WORKERS if values["use_coordinator"] else ()  # a coordinator without them could do nothing
+        removed = [name for name in others_than(tools) if name not in own]
+        changed["disallowed_tools"] = tuple(dict.fromkeys((*values["disallowed_tools"], *removed)))
+    for name in ("system_prompt", "append_system_prompt"):
+        if (text := flags.get(f"{name}_file")) is not None:
+            changed[name] = text
+    if (sources := flags.get("sources")) is not None and "project" not in sources:
+        from worker_agent.tools.trust import NOTHING
+
+        changed["trust"] = NOTHING
+    return changed
 
 
 def offline_model() -> str:
@@ -154,11 +173,12 @@ def driven(cli: Context, options: RunOptions, flags: Mapping[str, Any]) -> int:
 
     check(options)
     control = Control(
-        cli.console, partial_messages=flags["include_partial_messages"], answers=flags["permission_prompt_tool"] is not None
-    )
+        cli.console, partial_messages=flags["include_partial_messages"], answers=flags["permission_prompt_tool"] is not None,
+        hook_events=flags["include_hook_events"],
+    )  # fmt: skip
     drive = Drive(
         console=cli.console, options=replace(options, interactive=True), view=control, person=control.person,
-        approver=control, on_ready=control.ready,
+        approver=control, on_ready=control.ready, prepare=control.prepare, program=lambda: control.program,
     )  # fmt: skip
     try:
         code = drive.run()
@@ -173,7 +193,7 @@ def execute(cli: Context, options: RunOptions, flags: Mapping[str, Any], on_read
     check(options)
     view = choose(
         cli.console, flags["output_format"], print_only=flags["print_only"] or on_ready is not None,
-        partial_messages=flags["include_partial_messages"],
+        partial_messages=flags["include_partial_messages"], hook_events=flags["include_hook_events"],
     )  # fmt: skip
     live = flags["output_format"] == "text" and not flags["print_only"] and on_ready is None
     options = replace(options, watched=live and cli.console.is_terminal)
@@ -200,6 +220,8 @@ def _run(ctx: click.Context, /, prompt: str | None, background: bool, **flags: A
                 "--input-format stream-json goes with --output-format stream-json, without --bg and without a prompt: "
                 "prompts are lines of standard input", ExitCode.USAGE,
             )  # fmt: skip
+        if ctx.get_parameter_source("use_coordinator") is ParameterSource.DEFAULT:
+            flags["use_coordinator"] = False  # a program for Claude Code talks to an agent that has the tools it names
         return driven(cli, options_of(ctx, cli, None, flags), flags)
     goal = read_prompt(prompt, cli, needed=flags["resume"] is None and not flags["continue_last"])
     if goal is None and flags["resume"] is None and not flags["continue_last"]:

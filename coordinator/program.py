@@ -1,0 +1,25 @@
+"""What the program that begins a run brings of its own: functions that are hooks, MCP servers that live in it, tools.
+
+The command line reaches such a program over standard input and output (`cli/control.py`); the programming interface is one
+itself (`api.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worker_agent.hooks import HookConfig
+from worker_agent.hooks.run import Callback
+from worker_agent.mcp.program import ToProgram
+from worker_agent.tools.base import Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """`hooks` name functions that `callback` calls; `servers` reaches the MCP servers whose kind is `sdk`; `tools` are for
+    whoever has the tools of workers."""
+
+    hooks: HookConfig = HookConfig()
+    callback: Callback | None = None
+    servers: ToProgram | None = None
+    tools: tuple[Tool, ...] = ()
