@@ -69,6 +69,7 @@ class Control(StreamJsonView):
         self._handle: SessionHandle | None = None
         self._options: RunOptions | None = None
         self._wanted = Wanted()
+        self._fault: ConfigError | None = None  # of `initialize`
         self._init: str | None = None  # the request id of the `initialize` that the session is made by
         self._spoke = asyncio.Event()  # there is a first line, or the end
         self._is_there = asyncio.Event()  # the session
@@ -91,6 +92,8 @@ class Control(StreamJsonView):
         """The options with what the program says first. Raises `ConfigError` where that cannot be had."""
         self.person.listen()
         await self._spoke.wait()
+        if self._fault is not None:
+            raise self._fault  # what may be a fence is not there: nothing runs without it
         self._options = self._wanted.added_to(options)
         return self._options
 
@@ -193,6 +196,7 @@ class Control(StreamJsonView):
         try:
             self._wanted = Wanted.of(request)
         except ConfigError as error:
+            self._fault = error
             self._respond(id, {"subtype": "error", "error": str(error)})
         else:
             self._init = id

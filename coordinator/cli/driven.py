@@ -38,7 +38,7 @@ class Wanted:
                 workers_text=bool(request.get("forwardSubagentText")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"initialize cannot be read: {error!r}") from None
+            raise ConfigError(f"initialize cannot be read, its hooks, agents or skills are none: {error!r}") from None
 
     def added_to(self, options: RunOptions) -> RunOptions:
         return replace(options, agents={**options.agents, **(self.agents or {})}, skills=self.skills)

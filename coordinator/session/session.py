@@ -182,7 +182,8 @@ class Session:
             if verdict.blocked:
                 self._notice(NoticeKind.HOOK, _refusal(verdict))
                 return _refusal(verdict)
-            await self._put(self.parts.store.session_id, "\n\n".join((text, *verdict.context)), FROM_USER)
+            said = (text, *self._take_greeting(), *verdict.context)
+            await self._put(self.parts.store.session_id, "\n\n".join(said), FROM_USER)
         self._interrupts = 0
         self.parts.nudge()
         return None
@@ -196,11 +197,14 @@ class Session:
             verdict = await self.parts.hooks.user_prompt_submit(text)
             if verdict.blocked:
                 return _refusal(verdict)
-            greeting, self._greeting_left = self._greeting_left, ()
-            self._commands.append(self._message(text, (*greeting, *verdict.context), blocks))
+            self._commands.append(self._message(text, (*self._take_greeting(), *verdict.context), blocks))
         self._interrupts = 0
         self.parts.wakes.ready.set()
         return None
+
+    def _take_greeting(self) -> tuple[str, ...]:
+        greeting, self._greeting_left = self._greeting_left, ()
+        return greeting
 
     def update_permissions(self, updates: Sequence[Mapping[str, Any]]) -> None:
         """Raises `ConfigError`; then nothing was changed."""

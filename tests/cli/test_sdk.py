@@ -61,7 +61,7 @@ def test_each_prompt_has_its_result_and_each_request_its_answer(program: Program
     assert "no JSON" in ran.err and "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("flag", ["--betas=x", "--include-hook-events", "--tools=Bash"])
+@pytest.mark.parametrize("flag", ["--betas=x", "--task-budget=20000", "--resume-session-at=x"])
 def test_what_cannot_be_done_is_refused_by_its_name(program: Program, flag: str) -> None:
     ran = program(*FLAGS, flag)
     assert ran.code == ExitCode.USAGE
