@@ -193,7 +193,7 @@ async def _found(given: Given) -> _Found:
     ground, id = given.ground, given.store.session_id
     home = Path.home() if given.options.reads("user") else None
     skills = skill_index(
-        ground.cwd, home=home, trust=given.options.trust, found=ground.plugins, session_id=id, only=given.options.skills
+        ground.cwd, home=home, trust=given.options.trust, found=ground.plugins, session_id=id, only=given.program.skills
     )
     more = (Skill(skills),) if await asyncio.to_thread(skills.discover) else ()
     tools = ToolRegistry.builtin((*more, *given.program.tools))

@@ -88,7 +88,6 @@ class RunOptions:
     session_id: str | None = None
     interactive: bool = False
     agents: Mapping[str, Any] = field(default_factory=dict)  # kinds of worker by name, as in `--agents`; never stored
-    skills: tuple[str, ...] | None = None  # of all skills those that a model may use; None: every one
     sources: frozenset[str] | None = None  # of `user`, `project`, `local` the files that count; None: all
     effort: str | None = None  # of the session's own agent
     watched: bool = False  # a person looks on: one-line summaries of what tools did are worth a call of the small model

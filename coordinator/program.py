@@ -17,9 +17,10 @@ from worker_agent.tools.base import Tool
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """`hooks` name functions that `callback` calls; `servers` reaches the MCP servers whose kind is `sdk`; `tools` are for
-    whoever has the tools of workers."""
+    whoever has the tools of workers; `skills` are those of all that a model may use (None: every one)."""
 
     hooks: HookConfig = HookConfig()
     callback: Callback | None = None
     servers: ToProgram | None = None
     tools: tuple[Tool, ...] = ()
+    skills: tuple[str, ...] | None = None

@@ -86,7 +86,7 @@ class Control(StreamJsonView):
     @property
     def program(self) -> Program:
         """What the program brings; its hooks are known when `prepare` has returned."""
-        return Program(hooks=self._wanted.hooks, callback=self._hook, servers=self._server)
+        return Program(hooks=self._wanted.hooks, callback=self._hook, servers=self._server, skills=self._wanted.skills)
 
     async def prepare(self, options: RunOptions) -> RunOptions:
         """The options with what the program says first. Raises `ConfigError` where that cannot be had."""

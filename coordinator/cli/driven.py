@@ -41,7 +41,7 @@ class Wanted:
             raise ConfigError(f"initialize cannot be read, its hooks, agents or skills are none: {error!r}") from None
 
     def added_to(self, options: RunOptions) -> RunOptions:
-        return replace(options, agents={**options.agents, **(self.agents or {})}, skills=self.skills)
+        return replace(options, agents={**options.agents, **(self.agents or {})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

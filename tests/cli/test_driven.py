@@ -57,12 +57,17 @@ class Driver:
         for line in first:
             say(line)
         next_prompt()
-        for text in process.stdout:
-            line = json.loads(text)
+        for said in process.stdout:
+            line = json.loads(said)
             self.lines.append(line)
             if line["type"] == "control_request":
                 self.asked.append(line["request"])
-                say({"type": "control_response", "response": {"request_id": line["request_id"], **self._answer(line["request"])}})
+                say(
+                    {
+                        "type": "control_response",
+                        "response": {"request_id": line["request_id"], **self._answer(line["request"])},
+                    }
+                )
             elif line["type"] == "result":
                 next_prompt()
         self.err = process.stderr.read()
@@ -114,7 +119,9 @@ def of_hooks(request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def test_functions_of_the_program_are_hooks_and_their_answers_take_effect(program: Program) -> None:
     driver = Driver(program, {"hook_callback": of_hooks})
-    hooks = hook("UserPromptSubmit", "h0") | hook("PreToolUse", "h1", "Bash") | hook("PostToolUse", "h2", "Bash|Edit", timeout=5)
+    hooks = (
+        hook("UserPromptSubmit", "h0") | hook("PreToolUse", "h1", "Bash") | hook("PostToolUse", "h2", "Bash|Edit", timeout=5)
+    )
     calls = [message(tool_use("Bash", {"command": "echo forbidden"})), message(tool_use("Bash", {"command": "touch made"}))]
     with FakeAPI([*calls, message(text("done"))]) as api:
         driver.run(("--include-hook-events",), [initialize(hooks=hooks)], ["go"], **with_api(program, api))
@@ -241,7 +248,11 @@ def test_kinds_of_worker_and_skills_come_with_initialize(program: Program) -> No
     assert {command["name"] for command in about["commands"]} == {"brew", "bake"}
     # Of a worker its calls and their results are told, with the call that began it; what it says is not wanted.
     call = driver.of("assistant")[0]["message"]["content"][0]["id"]
-    theirs = [line["message"]["content"][0]["type"] for line in driver.lines if line.get("parent_tool_use_id") == call and "message" in line]
+    theirs = [
+        line["message"]["content"][0]["type"]
+        for line in driver.lines
+        if line.get("parent_tool_use_id") == call and "message" in line
+    ]
     assert theirs == ["tool_use", "tool_result"]
     begun = driver.of("system", "task_started")[0]
     assert begun["tool_use_id"] == call and begun["task_type"] == "local_agent"
