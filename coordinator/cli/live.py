@@ -167,12 +167,14 @@ class LiveView(Still):
             print_answer(self._console, result, rendered=True)
 
 
-def choose(console: Console, output_format: str, *, print_only: bool, partial_messages: bool) -> View:
+def choose(
+    console: Console, output_format: str, *, print_only: bool, partial_messages: bool, hook_events: bool = False
+) -> View:
     """The view for these flags and this stdout."""
     if output_format == "json":
         return JsonView(console)
     if output_format == "stream-json":
-        return StreamJsonView(console, partial_messages=partial_messages)
+        return StreamJsonView(console, partial_messages=partial_messages, hook_events=hook_events)
     if print_only or not console.has_colour:
         return PlainView(console)
     return LiveView(console)
