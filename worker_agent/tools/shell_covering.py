@@ -9,6 +9,8 @@ Rules:
 3. A command that is no reader (`make`, `npm`, `git push`) is covered as the text of the rule says. `git *` means git's
    writing, too: its verbs that both list and change (`git branch`) are covered then.
 4. Commands that run something else than their beginning shows need an exact rule.
+5. An option whose value is a program (`tar --checkpoint-action=exec=`, `git push --receive-pack=`) is covered where the rule
+   spells it out; a long one may be abbreviated, as the program takes it.
 """
 
 from __future__ import annotations
@@ -63,12 +65,40 @@ _EVERYWHERE = Sight.anywhere()
 # Of these the first words are a program or a test: nothing of them may be computed.
 _PROGRAMS = frozenset({"sed", "awk", "find", "test", "[", "printf"})
 
+# Options whose value is run, of commands that are no readers: long ones, letters.
+_RUNS: dict[str, tuple[tuple[str, ...], str]] = {
+    "tar": (
+        ("--checkpoint-action", "--to-command", "--use-compress-program", "--info-script", "--new-volume-script", "--rmt-command",
+         "--rsh-command"),
+        "IF",
+    ),
+    "rsync": (("--rsh", "--rsync-path"), "e"),
+    "scp": ((), "SoF"),
+    "sftp": ((), "SoFDs"),
+    "ssh": ((), "oF"),
+    "zip": (("--unzip-command",), ""),
+    "git push": (("--receive-pack", "--exec"), ""),
+    "git send-pack": (("--receive-pack", "--exec"), ""),
+    "git fetch": (("--upload-pack",), ""),
+    "git fetch-pack": (("--upload-pack", "--exec"), ""),
+    "git pull": (("--upload-pack",), ""),
+    "git ls-remote": (("--upload-pack", "--exec"), ""),
+    "git clone": (("--upload-pack", "--config", "--template"), "uc"),
+    "git init": (("--template",), ""),
+    "git archive": (("--exec",), ""),
+    "git difftool": (("--extcmd", "--tool"), "xt"),
+    "git mergetool": (("--tool",), "t"),
+    "git rebase": (("--exec",), "x"),
+}  # fmt: skip
+
 
 def covers_use(rule: Rule, words: Words, places: Sequence[Path]) -> bool:
     """Whether a wildcard rule whose text matches these words covers this use of the command. `places` are the directories
     in which it may run, none where nobody knows."""
     name = words[0].base
     if not words[0].static or name in _NOT_BY_PREFIX:
+        return False
+    if not all(_spelled(rule, word) for word in _programs_in(words)):
         return False
     if name == "git":
         return _git_can_be_covered(rule, words) and _git_use(rule, words, places)
@@ -81,6 +111,29 @@ def covers_use(rule: Rule, words: Words, places: Sequence[Path]) -> bool:
     rest = _unspelled(rule, plain[1:])
     head = Plain((Piece(name),))
     return all(use_problem((head, *rest), place, _EVERYWHERE) is None for place in places or (Path("/"),))
+
+
+def _programs_in(words: Words) -> Iterator[Word]:
+    """The options that name a program to run, and those that may become one."""
+    name, rest = words[0].base, words[1:]
+    if name == "git" and (verb := git_parts(words)[1]):
+        name, rest = f"git {verb[0].text}", verb[1:]
+    long, letters = _RUNS.get(name, ((), ""))
+    bundled = name == "tar" and rest[:1] and not rest[0].text.startswith("-")  # `tar xf` needs no dash
+    for index, word in enumerate(rest if long or letters else ()):
+        option = word.text.partition("=")[0]
+        if not word.static and (word.splits or word.glob or word.text.startswith(("-", WILD))):
+            yield word
+        elif option.startswith("--") and len(option) > 2:
+            if any(one.startswith(option) for one in long):
+                yield word
+        elif (option.startswith("-") or (bundled and index == 0)) and set(option) & set(letters):
+            yield word
+
+
+def _spelled(rule: Rule, word: Word) -> bool:
+    plain = plain_word(word.raw) if word.static and word.raw else None
+    return plain is not None and len(plain) == 1 and not _unspelled(rule, plain)
 
 
 def _git_can_be_covered(rule: Rule, words: Words) -> bool:

@@ -242,6 +242,28 @@ def test_a_rule_of_a_builtin_that_the_grammar_has_as_a_keyword(project: Path, co
 
 
 @pytest.mark.parametrize(
+    ("rule", "covered", "asked"),
+    [("tar *", ["tar xzf a.tgz -C out", "tar cf a.tar src --exclude=x"],
+      ["tar xf a --checkpoint=1 --checkpoint-action=exec='touch p'", "tar xf a --to-c=p", "tar -I ./p -xf a", "tar xIf ./p a",
+       "tar xf a $X", "tar xf a --*", "tar xf a -F p"]),
+     ("git push *", ["git push origin main", "git push -u origin main", "git push --force-with-lease"],
+      ["git push --receive-pack=p . main", "git push --rec p . main", "git push --exec=p . main"]),
+     ("git fetch *", ["git fetch --all --prune"], ["git fetch --upload-pack=p .", "git fetch --upl=p ."]),
+     ("git *", ["git push origin main", "git clone x y", "git init"],
+      ["git difftool -y -x p HEAD", "git difftool --extcmd=p", "git clone -c a.b=p x", "git clone -u p x", "git archive --exec=p --remote=."]),
+     ("rsync *", ["rsync -avz --delete a b"], ["rsync -e ./p a b", "rsync -avze ./p a b", "rsync --rsh=./p a b"]),
+     ("tar xf * --checkpoint-action*", ["tar xf a --checkpoint-action=exec=x"], ["tar xf a --to-command=p --checkpoint-action=x"]),
+     ("ssh *", ["ssh host ls"], ["ssh -o ProxyCommand=./p host"])],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_wildcard_covers_no_program_that_an_option_names(
+    project: Path, rule: str, covered: list[str], asked: list[str]
+) -> None:
+    assert [c for c in covered if verdict(project, c, allow=(f"Bash({rule})",), deny=()) != "allow"] == []
+    assert [c for c in asked if verdict(project, c, allow=(f"Bash({rule})",), deny=()) != "ask"] == []
+
+
+@pytest.mark.parametrize(
     "command",
     ["git push", "git push origin main", "git -C x push", "git --no-pager push -f", "git -c a.b=c push", "/usr/bin/git -C x push",
      "cd x && git push", "git {push,origin}", "git 'push'", "FOO=1 git push", "git --git-dir=x push"],
