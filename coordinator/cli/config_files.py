@@ -60,13 +60,13 @@ def read(
         left_out: list[str] = []
         try:
             own = path == user_file or not os.path.lexists(path)
-            found = _load(path, None if own or trust().trusted else project)
+            written = _load(path, None if own or trust().trusted else project)
         except disk.Outside:
             notes.append(f"{path} is left out: it is a link out of the project")
             continue
-        changed = not own and trust().trusted and not trust().counts(brought(path, found))
+        changed = not own and trust().trusted and not trust().counts(brought(path, written))
         counts = own or (trust().trusted and not changed)
-        for key, value in found.items():
+        for key, value in _flat(written, known).items():
             name = key.replace("-", "_")
             if name not in known and name in elsewhere():
                 continue
@@ -119,7 +119,7 @@ def _listed(path: Path, key: str, value: Any) -> list[str]:
 def _load(path: Path, inside: Path | None) -> dict[str, Any]:
     """Raises `Failure`, and `disk.Outside` for a link out of the directory `inside`."""
     try:
-        return _flat(tomllib.loads(disk.read_regular(path, limit=MAX_BYTES, inside=inside).decode("utf-8-sig")))
+        return tomllib.loads(disk.read_regular(path, limit=MAX_BYTES, inside=inside).decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except disk.Outside:
@@ -129,9 +129,10 @@ def _load(path: Path, inside: Path | None) -> dict[str, Any]:
         raise Failure(f"{path} cannot be read: {why}", ExitCode.USAGE) from None
 
 
-def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
-    """`memory.extract` and `memory_extract` are one key."""
+def _flat(found: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """`memory.extract` and `memory_extract` are one key. A table in place of a flag's value stays one, to be refused."""
     flat: dict[str, Any] = {}
     for key, value in found.items():
-        flat |= {f"{key}_{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
+        is_group = isinstance(value, dict) and key.replace("-", "_") not in known
+        flat |= {f"{key}_{name}": part for name, part in value.items()} if is_group else {key: value}
     return flat

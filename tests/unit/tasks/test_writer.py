@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -154,8 +155,9 @@ def test_a_dead_database_gives_every_waiter_the_error(store: Store) -> None:
     async def run() -> None:
         writer = Writer(store.db)
         results = await asyncio.gather(*(writer.write(note(store)) for _ in range(5)), return_exceptions=True)
-        assert [type(result) for result in results] == [DatabaseError] * 5
-        assert "cannot be opened" in str(results[0])
+        assert len(results) == 5
+        for result in results:  # which of the two is told depends on when the writer last looked at the file
+            assert isinstance(result, DatabaseError) and re.search("cannot be opened|was deleted or replaced", str(result))
         writer.close()
 
     asyncio.run(run())
