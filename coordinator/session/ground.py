@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from worker_agent.redaction import Redactor
 from worker_agent.tools import settings_files
 from worker_agent.tools.confinement import Choice, choose
 from worker_agent.tools.permissions import Policy
-from worker_agent.tools.rules import Behavior, RuleSet, Source, resolve
+from worker_agent.tools.rules import Behavior, RuleSet, Source, inside, resolve
 from worker_agent.tools.trust import repository_root
+
+_PATTERN, _ESCAPED = r"[\\*?\[\]]", r"\\\g<0>"  # what a path must not mean in a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,7 @@ def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str
         agents=agents,
         plugins=brought,
         files=files,
-        policy=replace(policy, rules=policy.rules + _shared(scratch)),
+        policy=replace(policy, rules=policy.rules + _shared(scratch) + _own_files(options, cwd, policy.roots)),
         sandbox=choose(options.sandbox),
         servers=servers,
         redact=Redactor((*secret_values(), *files.secrets, *mcp_servers.secrets_of(servers.servers))),
@@ -98,6 +102,16 @@ def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str
 def _shared(scratch: Path) -> RuleSet:
     """All agents may write into the scratchpad unasked, but in plan mode."""
     return RuleSet.parse(Behavior.ALLOW, [f"Edit(/{resolve(scratch)}/**)"], Source("scratchpad"))
+
+
+def _own_files(options: RunOptions, cwd: Path, roots: Sequence[Path]) -> RuleSet:
+    """The files that this run was told to read its rules and servers from are no agent's to write: what stands there holds
+    when the session is gone on with."""
+    given = [text for text in (options.settings, *options.earlier_settings, *options.mcp_config) if text]
+    files = [cwd / Path(text).expanduser() for text in given if not text.lstrip().startswith("{")]
+    named = dict.fromkeys(str(one) for file in files if inside(file, roots) for one in (file.absolute(), resolve(file)))
+    rules = [f"Edit(/{re.sub(_PATTERN, _ESCAPED, path)})" for path in named]
+    return RuleSet.parse(Behavior.DENY, rules, Source("this run reads its own settings or servers there"))
 
 
 def _check(options: RunOptions, settings: Settings, client: ModelClient) -> None:

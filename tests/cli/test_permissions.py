@@ -184,6 +184,24 @@ def run_refused(program: Program, *flags: str) -> tuple[Ran, list[Request]]:
         return program("run", "goal", *flags, **with_api(program, api)), api.requests
 
 
+@pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
+def test_the_files_that_a_run_is_given_its_fences_and_servers_by_are_not_its_own_to_write(program: Program, mode: str) -> None:
+    (program.cwd / "ci").mkdir()
+    fences, servers = program.cwd / "ci/[a] b.json", program.cwd / "ci/mcp.json"
+    before = {fences: '{"permissions": {"deny": ["Bash(rm:*)"]}}', servers: '{"mcpServers": {}}'}
+    for path, text in before.items():
+        path.write_text(text)
+    made = [
+        ("Write", {"file_path": str(fences), "content": "{}"}), ("Write", {"file_path": str(servers), "content": "{}"}),
+        bash("cp a.txt 'ci/[a] b.json'"), bash("python3 -c \"open('ci/mcp.json', 'w')\""),
+        bash("echo x > ci/mcp.json"), ("Write", {"file_path": str(program.cwd / "ci/other.json"), "content": "{}"}),
+    ]  # fmt: skip
+    flags = ("--permission-mode", mode, "--settings", "ci/[a] b.json", "--mcp-config", "ci/mcp.json")
+    _, results = run(program, *made, flags=flags)
+    assert {path: path.read_text() for path in before} == before, results
+    assert "reads its own settings or servers there" in results["t0"] and (program.cwd / "ci/other.json").exists()
+
+
 @pytest.mark.parametrize("content", ['{"permissions": {"deny": "Bash"}}', "{", "[]"])
 def test_a_settings_file_that_cannot_be_read_stops_the_run_and_is_named(program: Program, content: str) -> None:
     (program.cwd / ".claude").mkdir()
