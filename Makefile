@@ -6,6 +6,8 @@ VENV := .venv
 STAMP := $(VENV)/.set-up
 PYTEST := $(VENV)/bin/python -m pytest
 TESTS ?=
+# As an installed program is: else where no bytecode may be written (PYTHONDONTWRITEBYTECODE) each start would compile all of it.
+COMPILED := $(VENV)/bin/python -m compileall -q coordinator worker_agent tasks migrations bench tests
 # A limit for the whole command, should one of its own processes stand still; in the foreground, so that Ctrl+C reaches it.
 LIMIT = $(shell command -v timeout >/dev/null 2>&1 && echo timeout --foreground --kill-after=30)
 
@@ -38,6 +40,7 @@ run: $(STAMP)
 
 # What failed beside others is run once more, alone: a time limit that a busy machine broke is told apart from a fault, and named.
 test: $(STAMP)
+	@$(COMPILED)
 	@unset MAKEFLAGS MAKELEVEL MFLAGS; \
 	$(if $(LIMIT),$(LIMIT) 1700) $(PYTEST) -m 'not slow and not real' -n auto --dist worksteal $(TESTS); code=$$?; \
 	[ $$code -eq 1 ] || exit $$code; \
@@ -50,12 +53,15 @@ check: $(STAMP)
 	@$(VENV)/bin/python -m scripts.reference --check && echo 'docs/reference: current'
 
 test-slow: $(STAMP)
+	@$(COMPILED)
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(if $(LIMIT),$(LIMIT) 3400) $(PYTEST) -m 'slow and not real' --timeout 600 $(TESTS)
 
 bench: $(STAMP)
+	@$(COMPILED)
 	@$(VENV)/bin/python -m bench --peers --write
 
 bench-quick: $(STAMP)
+	@$(COMPILED)
 	@$(VENV)/bin/python -m bench.fanout --quick
 
 clean:
