@@ -1,7 +1,6 @@
 """What the program that begins a run brings of its own: functions that are hooks, MCP servers that live in it, tools.
 
-The command line reaches such a program over standard input and output (`cli/control.py`); the programming interface is one
-itself (`api.py`).
+The command line reaches such a program over standard input and output (`cli/control.py`).
 """
 
 from __future__ import annotations

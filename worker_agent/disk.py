@@ -133,6 +133,16 @@ _KINDS = {
 _OTHER = "no regular file"
 
 
+def is_inline(value: str) -> bool:
+    """Whether the value of a flag is a JSON object itself, not the name of a file that holds one."""
+    return value.lstrip().startswith("{")
+
+
+def named_file(value: str, cwd: Path) -> Path | None:
+    """The file that the value of a flag names, from `cwd`; None where it is inline."""
+    return None if is_inline(value) else cwd / Path(value).expanduser()
+
+
 def kind_of(mode: int) -> str:
     """What a thing is, from its `st_mode`, in words."""
     return _KINDS.get(stat.S_IFMT(mode), _OTHER)

@@ -12,7 +12,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def meant(key: str, names: Iterable[str]) -> str | None:
+def meant(key: str, names: Iterable[str], close: float = CLOSE) -> str | None:
     """Which of `names` somebody meant who wrote `key`: the same but for case, `-` and `_`, or for a slip of the pen; None
     where it is one of them, or like none."""
     known = {_bare(name): name for name in names}
@@ -23,7 +23,7 @@ def meant(key: str, names: Iterable[str]) -> str | None:
         return known[bare]
     from difflib import get_close_matches
 
-    return next((known[near] for near in get_close_matches(bare, known, n=1, cutoff=CLOSE)), None)
+    return next((known[near] for near in get_close_matches(bare, known, n=1, cutoff=close)), None)
 
 
 def _bare(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from coordinator.agents import definitions, mcp_servers, plugins
 from coordinator.options import RunOptions
 from coordinator.paths import Paths
+from worker_agent import disk
 from worker_agent.api.client import ModelClient
 from worker_agent.config import Settings, secret_values
 from worker_agent.errors import ConfigError
@@ -19,10 +19,8 @@ from worker_agent.redaction import Redactor
 from worker_agent.tools import settings_files
 from worker_agent.tools.confinement import Choice, choose
 from worker_agent.tools.permissions import Policy
-from worker_agent.tools.rules import Behavior, RuleSet, Source, inside, resolve
+from worker_agent.tools.rules import Behavior, RuleSet, Source, inside, literal, resolve
 from worker_agent.tools.trust import repository_root
-
-_PATTERN, _ESCAPED = r"[\\*?\[\]]", r"\\\g<0>"  # what a path must not mean in a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +99,16 @@ def stand_on(options: RunOptions, settings: Settings, cwd: Path, session_id: str
 
 def _shared(scratch: Path) -> RuleSet:
     """All agents may write into the scratchpad unasked, but in plan mode."""
-    return RuleSet.parse(Behavior.ALLOW, [f"Edit(/{resolve(scratch)}/**)"], Source("scratchpad"))
+    return RuleSet.parse(Behavior.ALLOW, [f"Edit({literal(resolve(scratch))}/**)"], Source("scratchpad"))
 
 
 def _own_files(options: RunOptions, cwd: Path, roots: Sequence[Path]) -> RuleSet:
     """The files that this run was told to read its rules and servers from are no agent's to write: what stands there holds
     when the session is gone on with."""
     given = [text for text in (options.settings, *options.earlier_settings, *options.mcp_config) if text]
-    files = [cwd / Path(text).expanduser() for text in given if not text.lstrip().startswith("{")]
-    named = dict.fromkeys(str(one) for file in files if inside(file, roots) for one in (file.absolute(), resolve(file)))
-    rules = [f"Edit(/{re.sub(_PATTERN, _ESCAPED, path)})" for path in named]
+    files = [file for text in given if (file := disk.named_file(text, cwd)) is not None]
+    named = dict.fromkeys(literal(one) for file in files if inside(file, roots) for one in (file.absolute(), resolve(file)))
+    rules = [f"Edit({path})" for path in named]
     return RuleSet.parse(Behavior.DENY, rules, Source("this run reads its own settings or servers there"))
 
 

@@ -241,10 +241,9 @@ def _user_data(path: Path) -> tuple[Mapping[str, Any], list[Problem]]:
 
 def _given(text: str, cwd: Path) -> Place:
     """Raises `ConfigError`: what a person names must be there."""
-    if text.lstrip().startswith("{"):
+    if (path := disk.named_file(text, cwd)) is None:
         source, content = "--mcp-config", text.encode("utf-8", "replace")
     else:
-        path = cwd / Path(text).expanduser()
         source = str(path)
         try:
             content = disk.read_regular(path, limit=MAX_BYTES)
@@ -258,8 +257,8 @@ def _given(text: str, cwd: Path) -> Place:
 
 def to_keep(text: str, cwd: Path) -> str:
     """A value of `--mcp-config` as it may be stored: a path, made absolute; of JSON, in which secrets may stand, the names."""
-    if not text.lstrip().startswith("{"):
-        return str(cwd / Path(text).expanduser())
+    if (path := disk.named_file(text, cwd)) is not None:
+        return str(path)
     found, _ = _of_file(text.encode("utf-8", "replace"), Scope.FLAG, "--mcp-config")
     return orjson.dumps({"mcpServers": {}, _LEFT_OUT: [server.name for server in found]}).decode()
 

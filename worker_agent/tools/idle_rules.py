@@ -6,7 +6,6 @@ are not judged.
 
 from __future__ import annotations
 
-import difflib
 import os.path
 import re
 from collections.abc import Iterator
@@ -14,7 +13,9 @@ from collections.abc import Iterator
 from worker_agent import tool_facts
 from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet
 from worker_agent.tools.shell_parser import Unparsable, parse_cached
+from worker_agent.words import meant
 
+HINT = 0.6  # a hint may be wrong where a fence that stops a run may not: how like a name must be, of 1
 _HOST = re.compile(r"[\w.*-]+", re.ASCII)
 
 
@@ -42,9 +43,8 @@ def _why(rule: Rule, places: Places) -> Iterator[str]:
 def _about_tool(tool: str) -> Iterator[str]:
     if tool.startswith("mcp__") or "*" in tool or tool_facts.as_agent_files_name_it(tool) is not None:
         return
-    names = {name.lower(): name for facts in tool_facts.known() for name in facts.names}
-    near = difflib.get_close_matches(tool.lower(), names, n=1)
-    yield f"no tool is called {tool}" + (f"; did you mean {names[near[0]]}?" if near else "")
+    near = meant(tool, (name for facts in tool_facts.known() for name in facts.names), close=HINT)
+    yield f"no tool is called {tool}" + (f"; did you mean {near}?" if near else "")
 
 
 def _about_shell(rule: Rule) -> Iterator[str]:

@@ -319,6 +319,11 @@ def _as_a_name(pattern: str) -> str:
     return re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", pattern)
 
 
+def literal(path: Path) -> str:
+    """The specifier of a rule about this very path (absolute), whatever characters it holds."""
+    return "/" + re.sub(r"[\\*?\[\]]", r"\\\g<0>", str(path))
+
+
 def resolve(path: Path) -> Path:
     """Where a path really leads, links followed as far as they exist. Never raises."""
     return Path(_real(path))

@@ -150,7 +150,7 @@ def load(
 def to_keep(settings: str) -> str:
     """A value of `--settings` as it may be stored: a path as it is; of JSON what fences and grants, and never the environment
     nor anything that may be a secret. What is missing is named in it (`left_out`). Raises `ConfigError`."""
-    if not _is_json(settings):
+    if not disk.is_inline(settings):
         return settings
     data = _parsed(settings.encode("utf-8", "replace"), "--settings")
     redact = Redactor((*secret_values(), *_secrets([Layer("--settings", Path(), data)])))
@@ -161,13 +161,9 @@ def to_keep(settings: str) -> str:
 
 def left_out(stored: str) -> tuple[str, ...]:
     """The keys of a value of `--settings` that `to_keep` left out."""
-    if not _is_json(stored):
+    if not disk.is_inline(stored):
         return ()
     return tuple(_names([Layer("--settings", Path(), _parsed(stored.encode("utf-8", "replace"), "--settings"))], _LEFT_OUT))
-
-
-def _is_json(settings: str) -> bool:
-    return settings.lstrip().startswith("{")
 
 
 def _may_be_secret(value: Any, redact: Redactor) -> bool:
@@ -292,9 +288,8 @@ def _file(path: Path, base: Path, inside: Path | None = None) -> Iterator[Layer]
 
 
 def _given(settings: str, cwd: Path) -> Layer:
-    if _is_json(settings):
+    if (path := disk.named_file(settings, cwd)) is None:
         return Layer("--settings", cwd, _parsed(settings.encode("utf-8", "replace"), "--settings"))
-    path = cwd / Path(settings).expanduser()
     for layer in _file(path, cwd):
         return layer
     raise ConfigError(f"--settings {settings}: there is no such file")

@@ -103,13 +103,11 @@ _SUBSTITUTIONS = frozenset({"command_substitution", "expansion", "arithmetic_exp
 _RESERVED = frozenset(
     "{ } ( ) (( [[ ! if then elif else fi for select while until do done case esac in function time coproc".split()
 )
-# They may give a variable a value that no assignment shows.
-_SETTERS = frozenset(
-    "read readarray mapfile printf declare typeset local readonly export getopts let eval source . unset trap select wait".split()
-)
 _SPLICED = re.compile(r"([\w./:=@%+,-]*)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))([./:=@%+,-][\w./:=@%+,-]*)?", re.ASCII)
 # Keywords of the grammar where bash has builtins.
 DECLARERS = frozenset({"export", "declare", "typeset", "readonly", "local", "unset", "unsetenv"})
+# They may give a variable a value that no assignment shows.
+_SETTERS = DECLARERS | frozenset("read readarray mapfile printf getopts let eval source . trap select wait".split())
 _ARITHMETIC_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _NUMERIC = re.compile(r"[+-]?[0-9A-Za-z_]*")
 

@@ -115,8 +115,10 @@ def offline_model() -> str:
 
 def read_schema(text: str) -> Mapping[str, Any]:
     """A JSON schema from a file or as it stands."""
+    from worker_agent import disk
+
     try:
-        value = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+        value = json.loads(text if disk.is_inline(text) else Path(text).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Failure(f"--json-schema: {error}", ExitCode.USAGE) from None
     if not isinstance(value, dict):

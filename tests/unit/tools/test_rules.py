@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_agent.tools.rules import Behavior, Kind, Places, Rule, RuleError, RuleSet, Source, split_rules
+from worker_agent.tools.rules import Behavior, Kind, Places, Rule, RuleError, RuleSet, Source, literal, split_rules
 
 HERE = Source("test")
 
@@ -225,3 +225,12 @@ def test_a_fence_that_would_fit_nothing_is_none(text: str, said: str, behavior: 
 )
 def test_a_fence_about_a_tool_that_is_not_here_stands(text: str) -> None:
     assert Rule.parse(text, Source("f.json"), Behavior.DENY).text == text
+
+
+@pytest.mark.parametrize("name", ["plain", "a [b] c", "*", "x?y", "a\\b", "!x", "#x", "(1)", "ä"])
+@pytest.mark.parametrize("behavior", list(Behavior))
+def test_a_rule_about_this_very_path(places: Places, name: str, behavior: Behavior) -> None:
+    rule = Rule.parse(f"Edit({literal(places.cwd / name)})", Source("x"), behavior)
+    below = Rule.parse(f"Edit({literal(places.cwd / name)}/**)", Source("x"), behavior)
+    assert rule.matches_path(places.cwd / name, places) and below.matches_path(places.cwd / name / "f", places)
+    assert not rule.matches_path(places.cwd / "another", places) and not below.matches_path(places.cwd / "b" / "f", places)
