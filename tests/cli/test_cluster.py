@@ -22,7 +22,7 @@ from coordinator.views.exit_codes import ExitCode
 from tests.cli.program import Program, Ran
 from tests.cli.test_run_api import with_api
 from tests.integration.scripts import by_turn, coordinator, fleet, notified, spawn
-from tests.support.fake_api import FakeAPI, Gate, message, text, tool_use
+from tests.support.fake_api import FakeAPI, Gate, Request, message, text, tool_use
 from tests.support.postgres import server
 from tests.support.skips import needs_postgres
 
@@ -170,15 +170,21 @@ def test_the_workers_of_a_killed_node_go_on_elsewhere_and_nothing_is_lost_or_dou
         assert made.look("nodes", "rm", "a").code == 0
 
 
-def test_a_frozen_node_is_fenced_and_writes_nothing_when_it_thaws(tmp_path: Path) -> None:
-    gate, held = Gate(), Gate()
+def held_twice(gate: Gate, held: Gate) -> Callable[[Request], Any]:
+    """A worker that stops half way through its first answer, at one gate, and begun anew at another."""
 
-    def worker(request: Any) -> Any:
+    def worker(request: Request) -> Any:
         if request.turns == 0:
             return message(text("half", gate if not gate.arrivals else held), tool_use("Bash", {"command": "echo x >> lines"}))
         return "a report"
 
-    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+    return worker
+
+
+def test_a_frozen_node_is_fenced_and_writes_nothing_when_it_thaws(tmp_path: Path) -> None:
+    gate, held = Gate(), Gate()
+
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), held_twice(gate, held))) as made:
         first = made.node("a")
         run = made.run()
         gate.wait_reached(timeout=40)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_cluster import Cluster, cluster, until
+from tests.cli.test_cluster import Cluster, cluster, held_twice, until
 from tests.cli.test_git_workspace import git, repository
 from tests.integration.scripts import by_turn, coordinator, first_prompt, fleet, notified
 from tests.support.fake_api import Gate, Request, delay, hold, message, text, tool_use
@@ -89,12 +89,7 @@ def test_two_hundred_workers_while_one_of_two_nodes_is_killed_every_ten_seconds(
 def test_a_node_whose_name_another_took_while_it_was_frozen_ends_and_its_workers_go_on(tmp_path: Path) -> None:
     gate, held = Gate(), Gate()
 
-    def worker(request: Request) -> Any:
-        if request.turns == 0:
-            return message(text("half", gate if not gate.arrivals else held), tool_use("Bash", {"command": "echo x >> lines"}))
-        return "a report"
-
-    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), held_twice(gate, held))) as made:
         first = made.node("a")
         run = made.run()
         gate.wait_reached(timeout=40)
