@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any
 
 from worker_agent.words import meant
@@ -210,9 +211,10 @@ def others_than(names: Iterable[str]) -> tuple[str, ...]:
 
 
 # Tools of Claude Code that are not here: to deny one of them is no mistake.
-_NOT_HERE = (
-    """AskUserQuestion BashOutput EnterPlanMode ExitPlanMode KillShell LS LSP NotebookRead TaskOutput TodoRead""".split()
-)
+_NOT_HERE = """AskUserQuestion BashOutput Computer CronCreate CronDelete CronList EnterPlanMode EnterWorktree ExitPlanMode ExitWorktree
+    KillBash KillShell LS LSP ListMcpResources Monitor NotebookRead PowerShell PushNotification REPL ReadMcpResource RemoteTrigger
+    ScheduleWakeup SendUserFile SendUserMessage ShareOnboardingGuide SlashCommand Sleep StructuredOutput TaskCreate TaskGet TaskList
+    TaskOutput TaskUpdate TeamCreate TeamDelete TodoRead WaitForMcpServers Workflow""".split()
 _BY_NAME = {name: facts for facts in _KNOWN for name in facts.names}
 _IN_AGENT_FILES = (
     {name.lower(): name for name in _NOT_HERE}
@@ -235,6 +237,17 @@ def meant_by(name: str) -> str | None:
     """The tool that somebody meant who wrote `name` in another case or with a slip of the pen; None where it is known, a
     pattern, a server's, or like none."""
     return None if "*" in name or "__" in name else meant(name, (*_BY_NAME, *_NOT_HERE))
+
+
+def is_unknown(name: str) -> bool:
+    """Whether no tool is called so, here or in Claude Code. A server's tools come with their server; a pattern that fits no
+    well-known name is unknown, too."""
+    if name.startswith("mcp__"):
+        return False
+    every = (*_BY_NAME, *_NOT_HERE)
+    if "*" in name:
+        return not ("mcp__".startswith(name.partition("*")[0]) or any(fnmatchcase(one, name) for one in every))
+    return name not in every
 
 
 def as_agent_files_name_it(name: str) -> str | None:

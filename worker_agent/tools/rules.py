@@ -420,13 +420,13 @@ class RuleSet:
     def from_flags(cls, allowed: Iterable[str] = (), disallowed: Iterable[str] = ()) -> RuleSet:
         """Out of `--allowed-tools` and `--disallowed-tools`, each given once or more. Raises `RuleError`."""
         found = cls()
-        for behavior, flag, values in (
-            (Behavior.ALLOW, "--allowed-tools", allowed),
-            (Behavior.DENY, "--disallowed-tools", disallowed),
+        for behavior, flag, values, read in (
+            (Behavior.ALLOW, "--allowed-tools", allowed, Rule.parse),
+            (Behavior.DENY, "--disallowed-tools", disallowed, as_fence),
         ):
             texts = [rule for value in values for rule in split_rules(value)]
             for text in texts:
-                Rule.parse(text, Source(flag), behavior)
+                read(text, Source(flag), behavior)
             found += cls.parse(behavior, texts, Source(flag))
         return found
 
@@ -435,6 +435,15 @@ class RuleSet:
 
     def __iter__(self) -> Iterator[Rule]:
         yield from (*self.deny, *self.ask, *self.allow)
+
+
+def as_fence(text: str, source: Source, behavior: Behavior) -> Rule:
+    """A deny or ask rule that a person wrote. Raises `RuleError` also where no tool is called so: it would fit nothing.
+    `Rule.parse` alone is for whoever has tools of their own."""
+    rule = Rule.parse(text, source, behavior)
+    if tool_facts.is_unknown(rule.tool):
+        raise RuleError(f"{text!r}: there is no tool {rule.tool!r}; those of a server are called mcp__<server>__<tool>")
+    return rule
 
 
 def _fence(text: Any, source: Source) -> Rule:

@@ -30,7 +30,7 @@ from worker_agent.hooks import HookConfig
 from worker_agent.redaction import Redactor
 from worker_agent.tools.hook_scripts import script_digests
 from worker_agent.tools.permissions import Mode, Policy
-from worker_agent.tools.rules import Behavior, Rule, RuleError, RuleSet, Source
+from worker_agent.tools.rules import Behavior, RuleError, RuleSet, Source, as_fence
 from worker_agent.tools.trust import SOURCES, Brought, Trust, repository_root
 from worker_agent.words import meant
 
@@ -413,7 +413,7 @@ def _rules(layer: Layer) -> RuleSet:
 def _check_fence(text: Any, behavior: Behavior, source: Source) -> None:
     """Raises `ConfigError` for a rule that cannot be read."""
     try:
-        Rule.parse(text, source, behavior)
+        as_fence(text, source, behavior)
     except RuleError as error:
         raise ConfigError(f"{source}: {error}") from None
 

@@ -18,13 +18,20 @@ def told(text: str, project: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("Bsah", "did you mean Bash?"), ("Zzz", "no tool is called Zzz"), ("WebFetch(domain:https://x.org/)", "no host name"),
+    [("WebFetch(domain:https://x.org/)", "no host name"),
      ("Bash(cd x && rm *)", "Bash(cd x) Bash(rm *)"), ("Bash(ls | sh)", "each part"), ("Bash(a; b)", "each part"),
      ("Bash(ls > f)", "a redirection"), ("Edit(/usr/x)", "it is Edit(//usr/x)"), ("Read(/etc/**)", "it is Read(//etc/**)")],
 )  # fmt: skip
 def test_what_can_match_nothing_is_named(text: str, why: str, tmp_path: Path) -> None:
     (line,) = told(text, tmp_path)
     assert line.startswith(f"{text!r} in --disallowed-tools matches nothing: ") and why in line
+
+
+@pytest.mark.parametrize(("text", "why"), [("Bsah", "did you mean Bash?"), ("Zzz", "no tool is called Zzz")])
+def test_an_allow_rule_about_no_tool_is_named(text: str, why: str, tmp_path: Path) -> None:
+    """As a deny or ask rule it stops the run: a fence must fit something."""
+    (line,) = idle(RuleSet.from_flags([text]), Places(tmp_path, tmp_path.parent, (tmp_path,)))
+    assert line.startswith(f"{text!r} in --allowed-tools matches nothing: ") and why in line
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_agent.tools.rules import Behavior, Kind, Places, Rule, RuleError, RuleSet, Source, literal, split_rules
+from worker_agent.tools.rules import Behavior, Kind, Places, Rule, RuleError, RuleSet, Source, as_fence, literal, split_rules
 
 HERE = Source("test")
 
@@ -211,6 +211,7 @@ def test_a_flag_that_is_no_rule_is_refused() -> None:
     ("text", "said"),
     [
         ("bash(rm:*)", "write Bash"), ("BASH", "write Bash"), ("Bsh(rm:*)", "write Bash"), ("read(./k)", "write Read"),
+        ("Bsah(rm:*)", "write Bash"), ("Bach(rm:*)", "write Bash"), ("Reda(./k)", "write Read"), ("Edti(src/**)", "write Edit"),
         ("Bash(curl:*),Bash(rm:*)", "2 rules"), ("Bash(curl:*) Bash(rm:*)", "2 rules"), ("Bash(rm:*), Read", "2 rules"),
     ],
 )  # fmt: skip
@@ -225,6 +226,24 @@ def test_a_fence_that_would_fit_nothing_is_none(text: str, said: str, behavior: 
 )
 def test_a_fence_about_a_tool_that_is_not_here_stands(text: str) -> None:
     assert Rule.parse(text, Source("f.json"), Behavior.DENY).text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Shell", "Shell(rm:*)", "Terminal(command:rm *)", "run_shell_command(rm:*)", "Xyz*", "Bsah(rm:*)", "mcp_db", "MCP__db"],
+)
+def test_what_a_person_wrote_as_a_fence_names_a_tool_that_there_is(text: str) -> None:
+    with pytest.raises(RuleError, match="there is no tool|no such specifier"):
+        as_fence(text, Source("f.json"), Behavior.DENY)
+    with pytest.raises(RuleError):
+        RuleSet.from_flags((), (text,))
+
+
+@pytest.mark.parametrize(
+    "text", ["TaskCreate", "Monitor", "PowerShell", "EnterWorktree", "mcp__db", "mcp__db__x(q:1)", "B*", "*", "m*"]
+)
+def test_a_fence_about_a_tool_of_claude_code_or_of_a_server_stands(text: str) -> None:
+    assert as_fence(text, Source("f.json"), Behavior.ASK).text == text
 
 
 @pytest.mark.parametrize("name", ["plain", "a [b] c", "*", "x?y", "a\\b", "!x", "#x", "(1)", "ä"])

@@ -170,6 +170,8 @@ def test_an_empty_file_and_unknown_keys_are_nothing(bench: Bench) -> None:
         {"hooks": {"PreToolUse": [{"hooks": "x"}]}},
         {"permissions": {"deny": ["Bash("]}},
         {"permissions": {"ask": [7]}},
+        {"permissions": {"ask": ["Bsah(rm:*)"]}},
+        {"permissions": {"deny": ["Shell(rm:*)"]}},
         {"permissions": {"deny": "Bash"}},
         {"permissions": {"defaultMode": ["plan"]}},
         {"disabledMcpjsonServers": "x"},
