@@ -113,13 +113,14 @@ class Database:
 
     def query(self, sql: str) -> tuple[list[str], list[Sequence[Any]]]:
         """Column names and rows of one statement that only reads; anything else is refused by the database."""
-        try:
-            with self.pool.connection() as connection, connection.transaction(reading=True), self._only_reading(connection):
+
+        def ask(connection: Connection) -> tuple[list[str], list[Sequence[Any]]]:
+            with self._only_reading(connection):
                 cursor = connection.driver.execute(sql)
                 names = [column[0] for column in cursor.description or ()]
                 return names, [tuple(row) for row in cursor.fetchall()] if names else []
-        except self.pool.driver.errors as error:
-            raise explain(error, self.name) from None
+
+        return self._run(ask, reading=True)
 
     @contextmanager
     def _only_reading(self, connection: Connection) -> Iterator[None]:

@@ -17,23 +17,20 @@ from tasks.connection import Pool
 
 OUTAGE = 60.0  # seconds that a server may be away
 PAUSE = 0.1  # seconds between two tries
-_GOING = ("57P01", "57P02", "57P03", "25P03")  # told to end, crashed, not ready yet, waited too long for us
+_GOING = (  # what a server says of itself: told to end, crashed, not ready yet, waited too long for us, full
+    "57P01", "57P02", "57P03", "57P05", "25P03", "53300",
+)  # fmt: skip
+_NEVER_BEGAN = "22023"  # its word for a transaction whose number it has not reached: it crashed before it knew of that
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the error only says that the server was not there, or went away in the middle."""
-    cause: Any = error
-    if type(cause).__name__ not in (
-        "OperationalError",
-        "AdminShutdown",
-        "CrashShutdown",
-        "CannotConnectNow",
-        "ConnectionTimeout",
-        "IdleInTransactionSessionTimeout",
-    ):
-        return False
-    state = getattr(cause, "sqlstate", "")  # a driver without it is SQLite's
-    return state is None or state in _GOING or state.startswith("08")
+    """Whether the error only says that the server was not there, or went away in the middle. Told by the driver's names, so
+    that no driver is imported for it."""
+    state = getattr(error, "sqlstate", "")  # a driver without it is SQLite's
+    if state is None:  # no server said it: the driver did, which calls a broken connection by one of two names
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        return "OperationalError" in kinds or kinds[0] == "DatabaseError"
+    return state in _GOING or str(state).startswith("08")
 
 
 class Patience:
@@ -56,7 +53,12 @@ def was_committed(pool: Pool, transaction_id: str) -> bool:
     """Whether the transaction took place; waits until that is settled. Raises what the driver raises."""
     with pool.connection() as connection:
         while True:
-            status = connection.value("SELECT pg_xact_status(CAST(:id AS xid8))", id=transaction_id)
+            try:
+                status = connection.value("SELECT pg_xact_status(CAST(:id AS xid8))", id=transaction_id)
+            except pool.driver.errors as error:
+                if getattr(error, "sqlstate", None) == _NEVER_BEGAN:
+                    return False
+                raise
             if status != "in progress":
                 return bool(status == "committed")
             time.sleep(PAUSE)

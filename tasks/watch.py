@@ -54,7 +54,8 @@ class SqliteProbe:
 
 class PostgresProbe:
     """Listens on a connection of its own; `ignore_pid` is the server process whose commits are our own. A connection that
-    broke is made anew, and that counts as a change: what was missed is not known. Raises `DatabaseError`."""
+    broke, or could not be had yet, is made by a later look, and that counts as a change: what was missed is not known. Raises
+    `DatabaseError`, of a server that is away only by `changed`, when it is for long."""
 
     def __init__(self, db: Database, ignore_pid: int | None = None) -> None:
         self._db = db
@@ -64,13 +65,17 @@ class PostgresProbe:
         try:
             self._listen()
         except db.pool.driver.errors as error:
-            raise explain(error, db.name) from error
+            if not is_away(error):
+                raise explain(error, db.name) from error
 
-    def _listen(self) -> Connection:
+    def _listen(self) -> None:
         connection = self._db.pool.take()
-        connection.execute(f"LISTEN {CHANNEL}")
+        try:
+            connection.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            connection.close()
+            raise
         self._connection, self._patience = connection, Patience()
-        return connection
 
     def changed(self, timeout: float = 0.0) -> bool:
         deadline = time.monotonic() + timeout

@@ -29,6 +29,9 @@ from worker_agent.errors import ConfigError
 if TYPE_CHECKING:
     from procrastinate import App
     from procrastinate.jobs import Job
+    from psycopg_pool import AsyncConnectionPool
+
+    from tasks.connection import Connection
 
 SCHEMA = "procrastinate"
 RUN = "coordinator:run"
@@ -37,7 +40,7 @@ POLL = 0.5  # seconds: a notification may be lost with its connection
 BEAT = 1.0  # seconds
 STALLED = 3.0  # seconds without a beat until what a node held is offered again
 FORGOTTEN = 3600.0  # seconds without a beat until the engine's row of a node goes
-APPLY_LOCK = 7_266_311_948
+WAIT = 2.0  # seconds for a connection: who says that it lives waits no longer
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,16 @@ def queues_of(tags: Sequence[str]) -> list[str]:
     return [queue_of(some) for size in range(len(tags) + 1) for some in combinations(tags, size)]
 
 
+def _make_schema(connection: Connection) -> None:
+    """Once: writers come one after another."""
+    from procrastinate.schema import SchemaManager
+
+    if connection.value(f"SELECT to_regclass('{SCHEMA}.procrastinate_jobs')") is None:
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+        connection.execute(f"SET LOCAL search_path = {SCHEMA}")
+        connection.driver.execute(SchemaManager.get_schema().encode())
+
+
 class Engine:
     """Connected from `open` to `close`."""
 
@@ -72,31 +85,31 @@ class Engine:
             raise ConfigError(
                 f"workers on other machines need the package {error.name}: pip install 'coordinator[cluster]'"
             ) from None
-        self._connector = procrastinate.PsycopgConnector(
-            conninfo=database.place.url,
-            kwargs={"options": f"-c search_path={SCHEMA}"},
-            min_size=1,
-            max_size=4,
-        )
-        self.app: App = procrastinate.App(connector=self._connector)
+        self.app: App = procrastinate.App(connector=procrastinate.PsycopgConnector())
         self._database = database
+        self._pool: AsyncConnectionPool | None = None
         self._worker: int | None = None  # as whom the engine knows this process, once it takes jobs
         self._news = asyncio.Event()  # something was offered, or a slot is free
 
     async def open(self) -> None:
-        await asyncio.to_thread(self._make_schema)
-        await self.app.open_async()
+        """Raises `DatabaseError`."""
+        from psycopg_pool import AsyncConnectionPool
 
-    def _make_schema(self) -> None:
-        """By one process at a time, once."""
-        from procrastinate.schema import SchemaManager
-
-        with self._database.pool.connection() as connection, connection.transaction(reading=False):
-            connection.execute(f"SELECT pg_advisory_xact_lock({APPLY_LOCK})")
-            if connection.value(f"SELECT to_regclass('{SCHEMA}.procrastinate_jobs')") is None:
-                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-                connection.execute(f"SET LOCAL search_path = {SCHEMA}")
-                connection.driver.execute(SchemaManager.get_schema().encode())
+        await asyncio.to_thread(self._database.write, _make_schema)
+        # A pool of our own: the engine's waits when it is opened, and for good is closed if nobody answers then.
+        assert self._database.place.url is not None
+        self._pool = AsyncConnectionPool(
+            self._database.place.url,
+            kwargs={"options": f"-c search_path={SCHEMA}"},
+            min_size=1,
+            max_size=4,
+            timeout=WAIT,
+            reconnect_timeout=WAIT,  # who asks after that has it try at once; its own pauses grow with the outage
+            check=AsyncConnectionPool.check_connection,
+            open=False,
+        )
+        await self._pool.open()
+        await self.app.open_async(self._pool)
 
     async def offer(self, task_id: str, tags: Iterable[str] = ()) -> None:
         """Have some node that has all of `tags` run the task; twice is once."""
@@ -223,3 +236,5 @@ class Engine:
             with suppress(Exception):  # a server that is away: silence says the same, later
                 await self.app.job_manager.unregister_worker(self._worker)
         await self.app.close_async()
+        if self._pool is not None:
+            await self._pool.close()

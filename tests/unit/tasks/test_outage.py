@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,10 @@ from tasks.errors import DatabaseError
 from tasks.outage import was_committed
 from tasks.watch import Watcher
 from tasks.writer import Writer
+from tests.support.broken_line import ACCEPTED, HANDSHAKE, Line
 from tests.support.postgres import server
 from tests.support.skips import needs_postgres
-from tests.unit.tasks.support import Store, open_server_store
+from tests.unit.tasks.support import ManualClock, Store, open_server_store, own_session
 
 pytestmark = needs_postgres
 
@@ -167,3 +168,75 @@ def test_an_outage_that_does_not_end_is_told_in_one_sentence(store: Store, monke
 def test_a_server_that_is_not_there_at_the_start_is_said_at_once() -> None:
     with pytest.raises(DatabaseError, match="refused"):
         Database.open("postgresql://nobody@127.0.0.1:9/nothing")
+
+
+# ── a line that breaks ───────────────────────────────────────────────────────────────────────────────────────────────
+
+CONNECTING: tuple[tuple[bytes, bool], ...] = ((ACCEPTED, False), (HANDSHAKE, False), (HANDSHAKE, True))
+READING = (*CONNECTING, *((at, arrives) for at in (b"BEGIN", b"SELECT 'read'", b"ROLLBACK") for arrives in (False, True)))
+WRITING = (
+    *CONNECTING,
+    *((at, arrives) for at in (b"BEGIN", b"INSERT INTO events", b"COMMIT") for arrives in (False, True)),
+)
+GROUPED = (*WRITING, *((at, arrives) for at in (b"SAVEPOINT", b"RELEASE", b"LISTEN") for arrives in (False, True)))
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    monkeypatch.setattr(outage, "PAUSE", 0.01)
+    with Line(server().port) as opened:
+        yield opened
+
+
+@pytest.fixture
+def far(line: Line) -> Iterator[Store]:
+    """A store at the end of the line."""
+    clock = ManualClock()
+    url = server().new_database().replace(f":{server().port}/", f":{line.port}/")
+    made = own_session(Database.open(url, clock=clock), clock)
+    yield made
+    made.db.close()
+
+
+def broken(line: Line, moments: tuple[tuple[bytes, bool], ...], ask: Callable[[str], object]) -> list[str]:
+    """Have something asked while the line breaks at each of the moments, twice in a row; what was asked, in words."""
+    asked = []
+    for at, arrives in moments:
+        asked.append(name := f"{at!r} {arrives}")
+        line.break_all()
+        line.cut(at, arrives=arrives, times=2)
+        assert ask(name) == name, name
+        assert line.left == 0, f"{name}: nothing broke"
+    return asked
+
+
+def test_a_read_is_answered_wherever_the_line_breaks(line: Line, far: Store) -> None:
+    broken(line, READING, lambda name: far.db.read(lambda conn: (conn.value("SELECT 'read'"), name)[1]))
+    broken(line, READING, lambda name: far.db.query("SELECT 'read'")[1] == [("read",)] and name)
+
+
+def test_a_write_is_done_once_wherever_the_line_breaks(line: Line, far: Store) -> None:
+    asked = broken(line, WRITING, lambda name: far.db.write(note(far, name)))
+    assert notes(far) == sorted(asked)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_the_writer_does_everything_once_wherever_the_line_breaks(line: Line, far: Store, listens: bool) -> None:
+    writer = Writer(far.db, on_foreign_change=(lambda: None) if listens else None, poll=3600)
+    moments = GROUPED if listens else tuple(moment for moment in GROUPED if moment[0] != b"LISTEN")
+    asked = broken(line, moments, lambda name: writer.submit(note(far, name)).result(30))
+    assert notes(far) == sorted(asked)
+    writer.close()
+
+
+@pytest.mark.parametrize("moment", [*CONNECTING, (b"LISTEN", False), (b"LISTEN", True)], ids=str)
+def test_who_begins_to_listen_while_the_line_is_broken_hears_all_the_same(
+    line: Line, far: Store, moment: tuple[bytes, bool]
+) -> None:
+    far.db.pool.close()
+    line.cut(moment[0], arrives=moment[1], times=2)
+    with Watcher(far.db) as watcher:
+        assert watcher.changed(10), "what was missed is not known"
+        assert line.left == 0 and not watcher.changed(0.05)
+        far.db.write(note(far, "later"))
+        assert watcher.changed(10)
