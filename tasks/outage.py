@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from tasks.connection import Pool
 
