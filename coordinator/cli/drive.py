@@ -23,7 +23,9 @@ from coordinator.cli.console import Console
 from coordinator.cli.early import CODES
 from coordinator.cli.person import Person
 from coordinator.cli.run_views import Started, View
+from coordinator.cli.spending import Spending
 from coordinator.cli.tree import Spent
+from coordinator.observed import Observed
 from coordinator.options import RunOptions
 from coordinator.program import Program
 from coordinator.session.interruption import Interruption
@@ -64,6 +66,7 @@ class Drive:
     program: Callable[[], Program] = Program  # asked when `prepare` has returned
     prepare: Callable[[RunOptions], Awaitable[RunOptions]] | None = None  # what is to be known before there is a session
     session_id: str = ""  # once there is one
+    _spending: Spending | None = None
 
     def run(self) -> int:
         """The run's exit code."""
@@ -87,21 +90,23 @@ class Drive:
         def ready(handle: SessionHandle) -> None:
             signals.reach(handle)
             self.session_id = handle.session_id
-            self.view.started(started(handle, self.options))
+            limits = self.options.max_budget_usd, self.options.token_budget
+            self._spending = Spending(lambda: Spent(*handle.spent(), *limits))
+            self.view.started(started(handle, self.options, self._spending))
             if self.on_ready:
                 self.on_ready(handle)
 
         async def work() -> RunOutcome:
             if self.prepare is not None:
                 self.options = await self.prepare(self.options)
-            return await run_session(
-                self.options, self.view.on, on_ready=ready, approver=self._approver(), program=self.program()
-            )
+            return await run_session(self.options, self._on, on_ready=ready, approver=self._approver(), program=self.program())
 
         finished = False
         try:
             outcome = await signals.guard(work())
             finished = True
+            if self._spending is not None:
+                await self._spending.settle()
             self.view.finish(outcome.result)
             self._say_if_over(outcome.result)
             if outcome.is_over and self.options.memory_extract and not self.options.offline:
@@ -113,6 +118,11 @@ class Drive:
             ticking.cancel()
             if self.person:
                 self.person.close()
+
+    def _on(self, observed: Observed) -> None:
+        if self._spending is not None:
+            self._spending.on(observed)
+        self.view.on(observed)
 
     def _say_if_over(self, result: Mapping[str, Any]) -> None:
         """A session that was taken up without a prompt, and in which nothing waited."""
@@ -134,7 +144,7 @@ class Drive:
             self.view.tick()
 
 
-def started(handle: SessionHandle, options: RunOptions) -> Started:
+def started(handle: SessionHandle, options: RunOptions, spending: Spending | None = None) -> Started:
     return Started(
         session_id=handle.session_id,
         cwd=str(handle.cwd),
@@ -147,7 +157,7 @@ def started(handle: SessionHandle, options: RunOptions) -> Started:
         agents=tuple(name for name, _ in handle.agent_types()),
         skills=tuple(name for name, _ in handle.commands()),
         plugins=handle.plugins,
-        spent=lambda: Spent(*handle.spent(), options.max_budget_usd, options.token_budget),
+        spent=spending.look if spending is not None else lambda: None,
     )
 
 

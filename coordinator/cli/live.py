@@ -36,7 +36,6 @@ from worker_agent.events import Event, Notice, NoticeKind
 
 TOLD = 3  # notices that stay below the tree, each until newer ones take its line
 FRAME = 0.25  # seconds between two frames at least
-LOOK = 2.0  # seconds between two looks at what is spent
 TERMINAL = frozenset({"completed", "failed", "killed"})
 
 
@@ -49,8 +48,7 @@ class LiveView(Still):
         self._waits: dict[str, ApprovalRecord] = {}
         self._transitions = Transitions(console)
         self._session: Started | None = None
-        self._spent: tree.Spent | None = None
-        self._looked = self._drawn = float("-inf")
+        self._drawn = float("-inf")
         self._told: deque[str] = deque(maxlen=TOLD)
         self._region: Region | None = None
 
@@ -124,7 +122,7 @@ class LiveView(Still):
             head=headline(self._session) if self._session else "",
             counts=self._counts(),
             rows=list(self._rows(height)),
-            spent=self._money(),
+            spent=self._spent(),
             told=[*self._told, *waits],
             said=self._doing[None].last_line,
         )
@@ -149,19 +147,14 @@ class LiveView(Still):
         words = f"{call.id}: {call.tool} {call.shown[: tree.SAID]}" if call else doing.words if doing else ""
         return tree.Row(values, tree.words_of(values, words), doing.turns if doing else None)
 
-    def _money(self) -> tree.Spent | None:
-        """Asked of the store now and then: a sum over all calls."""
-        if self._session and self._session.spent and time.monotonic() - self._looked >= LOOK:
-            self._looked = time.monotonic()
-            self._spent = self._session.spent()
-        return self._spent
+    def _spent(self) -> tree.Spent | None:
+        return self._session.spent() if self._session else None
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         self.pause()
         if counts := self._counts():
-            self._looked = float("-inf")
             width, _ = self._console.size
-            self._console.styled(tree.summary(counts, self._spent, width))
+            self._console.styled(tree.summary(counts, self._spent(), width))
         if result is not None:
             self._console.line()
             print_answer(self._console, result, rendered=True)

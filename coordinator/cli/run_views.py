@@ -39,7 +39,7 @@ class Started:
     version: str = ""
     offline: bool = False
     mcp_servers: tuple[tuple[str, str], ...] = ()  # names, and how each stands
-    spent: Callable[[], Spent] | None = None  # what the session has used by now
+    spent: Callable[[], Spent | None] = lambda: None  # what the session has used by now, as far as known; at once
     agents: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
     plugins: tuple[tuple[str, str], ...] = ()  # names, and where each lies

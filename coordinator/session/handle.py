@@ -47,7 +47,7 @@ class SessionHandle:
         self.plugins = parts.plugins
 
     def spent(self) -> tuple[float | None, int]:
-        """What the session has used by now: USD, None where a price is unknown, and output tokens."""
+        """What the session has used by now: USD, None where a price is unknown, and output tokens. From any thread."""
         store = self._parts.store
         used = store.read(lambda conn: ledger.total(conn, session_id=store.session_id))
         return used.cost_usd, used.output_tokens

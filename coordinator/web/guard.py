@@ -6,6 +6,7 @@
 3. A change needs the token. Reading needs it, too, unless the system tells that the other end of the connection is a process of
    the same user, who can read the database anyway.
 4. A token that is wrong is refused even where none was needed: whoever sends one means to be known.
+5. What exchanges a code for the token (`opening.py`) needs none; the code is looked at there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 CONNECTIONS = Path("/proc/net/tcp")
 UNCHANGING = ("GET", "HEAD")
+EXCHANGE = "/api/token"
 # Nothing but our own files; no inline code, no frames around it, and no HTML made of text even by a mistake of ours.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -70,7 +72,7 @@ class Guard:
             return Refused(403, "this server is asked for by its own name only")
         if not self._is_of_this_page(asked.headers):
             return Refused(403, "another site's page may ask for nothing here")
-        if not asked.path.startswith("/api/"):
+        if not asked.path.startswith("/api/") or asked.path == EXCHANGE:
             return None
         shown = _token(asked.headers)
         if shown is not None:

@@ -44,6 +44,7 @@ from coordinator.views.exit_codes import ExitCode
 from coordinator.views.shown import listed_tasks, session_detail, shown_sessions
 from coordinator.views.timeline import Lane, lanes
 from coordinator.web import feed, guard
+from coordinator.web.opening import Once
 from tasks import registry, sessions
 from tasks.connection import Connection
 from tasks.db import Database
@@ -90,6 +91,7 @@ class Page:
     paths: Paths
     news: feed.News
     acting: ThreadPoolExecutor
+    once: Once
     lanes: OrderedDict[str, dict[str, Lane]] = field(default_factory=OrderedDict)
     feeds: int = 0
 
@@ -301,6 +303,13 @@ async def _kill(page: Page, request: Request, kind: str) -> Any:
     return asdict(report) | {"ended": not report.survivors}
 
 
+async def _exchange(page: Page, request: Request) -> Any:
+    token = page.once.take(_text(await _body(request), "code") or "")
+    if token is None:
+        raise Answer(401, "this address was used before, or is too old: open the one that `coordinator serve` printed")
+    return {"token": token}
+
+
 # ── requests and answers ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -412,6 +421,7 @@ def _routes(page: Page) -> list[Route]:
         "/api/sessions/{id}/send": partial(_send, kind="sessions"),
         "/api/tasks/{id}/kill": partial(_kill, kind="tasks"),
         "/api/sessions/{id}/kill": partial(_kill, kind="sessions"),
+        guard.EXCHANGE: _exchange,
     }
     return [
         *(Route(path, _answering(page, fn), methods=["GET"]) for path, fn in reads.items()),
@@ -468,11 +478,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def serve(database: Database, paths: Paths, listening: socket.socket, token: str, listens: Callable[[], object]) -> None:
+async def serve(
+    database: Database, paths: Paths, listening: socket.socket, token: str, once: Once, listens: Callable[[], object]
+) -> None:
     """Serve until a signal; `listens` is called once requests are taken. Ends with the signal's own effect."""
     news = feed.News(database)
     with ThreadPoolExecutor(4, "acting") as acting:
-        page = Page(database, paths, news, acting)
+        page = Page(database, paths, news, acting, once)
         guarding = guard.Guard(listening.getsockname()[1], token)
         config = uvicorn.Config(
             Guarded(Starlette(routes=_routes(page)), guarding), log_config=None, access_log=False, lifespan="off", ws="none",

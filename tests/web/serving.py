@@ -94,3 +94,12 @@ def serving(program: Program, *arguments: str, **environment: str) -> Iterator[S
     finally:
         process.kill()
         process.communicate()
+
+
+def browser_that_notes(program: Program) -> str:
+    """A program that writes down the address it is to open, in the file `opened` of the program's home."""
+    made = program.home / "browser"
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.write_text(f'#!/bin/sh\necho "$1" > {program.home}/writing && mv {program.home}/writing {program.home}/opened\n')
+    made.chmod(0o755)
+    return str(made)

@@ -20,7 +20,8 @@ from tasks import approvals, events
 from tasks.records import NewApproval
 from tests.cli.program import Program
 from tests.cli.seed import HOSTILE, Seed, seeded
-from tests.web.serving import serving
+from tests.cli.test_run_api import until
+from tests.web.serving import browser_that_notes, serving
 
 
 def asked(seed: Seed, command: str = "touch x", task: Any = None) -> str:
@@ -240,8 +241,10 @@ def test_a_start_says_where_and_a_second_one_what_is_in_its_way(program: Program
         with page.events():
             page.process.send_signal(signal.SIGINT)
             code = page.process.wait(20)
-    with serving(program) as again:
+    with serving(program, "--open", BROWSER="") as again:
         kept = again.token
+        assert again.process.stderr is not None
+        said = again.process.stderr.readline()
         again.process.send_signal(signal.SIGTERM)
         terminated = again.process.wait(20)
     weak = program("serve", "--token", "short")
@@ -250,8 +253,21 @@ def test_a_start_says_where_and_a_second_one_what_is_in_its_way(program: Program
     )
     assert len(taken.err.splitlines()) == 1
     assert (token, mode) == (page.token, 0o600) and kept == token
+    assert said == "no browser can be opened here: open the address above in one on this machine\n"
     assert (code, terminated) == (ExitCode.DONE, ExitCode.TERMINATED)
     assert weak.code == ExitCode.USAGE
+
+
+def test_a_browser_is_given_a_code_that_stands_for_the_token_once(program: Program) -> None:
+    """Every user of the machine can read what a process was started with."""
+    with serving(program, "--open", BROWSER=browser_that_notes(program)) as page:
+        until((program.home / "opened").exists)
+        url, _, code = (program.home / "opened").read_text().strip().partition("/#code=")
+        answers = [page("/api/token", "POST", {"code": one}, authorization="") for one in ("x", code, code)]
+        elsewhere = page("/api/token", "POST", {"code": code}, authorization="", origin="http://evil.example")
+    assert url == page.url and page.token not in (program.home / "opened").read_text()
+    assert [answer.status for answer in answers] == [401, 200, 401] and answers[1].json == {"token": page.token}
+    assert "was used before" in answers[2].json["error"] and elsewhere.status == 403
 
 
 def test_without_the_extra_a_line_says_what_to_install(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tests.support import browser
 from tests.support.fake_api import FakeAPI, Gate, message, text, tool_use
 from tests.support.skips import LOUD, needs_chromium
 from tests.web.demo import Demo
-from tests.web.serving import Serving, serving
+from tests.web.serving import Serving, browser_that_notes, serving
 from tests.web.test_api import asked
 
 pytestmark = needs_chromium
@@ -29,8 +29,8 @@ MEBIBYTE = 1024 * 1024
 
 
 @contextmanager
-def opened(serving: Serving, where: str = "#/", *, width: int = 1280, **options: Any) -> Iterator[Any]:
-    """A page of the server, with its token; nothing may go wrong in its console."""
+def opened(serving: Serving, where: str = "#/", *, width: int = 1280, address: str = "", **options: Any) -> Iterator[Any]:
+    """A page of the server, with its token, or by another `address`; nothing may go wrong in its console."""
     with browser.chromium() as chromium:
         page = chromium.new_context(viewport={"width": width, "height": 860}, **options).new_page()
         wrong: list[str] = []
@@ -39,7 +39,7 @@ def opened(serving: Serving, where: str = "#/", *, width: int = 1280, **options:
             "console",
             lambda said: wrong.append(said.text) if "Content Security" in said.text or "innerHTML" in said.text else None,
         )
-        page.goto(f"{serving.url}/#token={serving.token}")
+        page.goto(address or f"{serving.url}/#token={serving.token}")
         page.goto(f"{serving.url}/{where}")
         page.wait_for_selector("#link[data-state=live]")
         yield page
@@ -106,13 +106,16 @@ def test_twenty_workers_live_with_an_approval_a_kill_and_a_restart_of_the_server
         run = start(program, api, "run", "goal", "--wait-approvals", "--sandbox", "off", "--max-workers", "20")
         try:
             until(lambda: program("sessions", "list", "-q").out.strip())
-            with serving(program, COORDINATOR_SERVE_TOKEN="t" * 20) as first:
+            browser = browser_that_notes(program)
+            with serving(program, "--open", COORDINATOR_SERVE_TOKEN="t" * 20, BROWSER=browser) as first:
                 port = first.port
-                with opened(first) as page:
+                until((program.home / "opened").exists)
+                with opened(first, address=(program.home / "opened").read_text().strip()) as page:
                     until(lambda: page.locator("tr[data-id]").count() == 20)
                     page.get_by_role("button", name="Approve").click()
                     until(lambda: (program.cwd / "made").exists())
-                    page.locator("tr[data-id]", has_text="w1 go").get_by_role("link").first.click()
+                    # By keyboard: rows move while others end, and a mouse would meet the next one.
+                    page.locator("tr[data-id]", has_text="w1 go").get_by_role("link").first.press("Enter")
                     page.get_by_role("button", name="Kill…").click()
                     page.get_by_role("button", name="End worker").click()
                     page.wait_for_selector(".facts .sign.killed")

@@ -31,7 +31,7 @@ from coordinator.cli.run_views import ENDED, TELLING, Started, headline, task_va
 from coordinator.observed import CallWaits, Observed, TaskChanged
 from coordinator.views.terminal_text import literal, one_line
 from coordinator.views.values import approval_json
-from tasks import approvals, ledger, sessions
+from tasks import approvals, sessions
 from tasks.errors import StoreError
 from tasks.records import ApprovalRecord, ApprovalStatus
 from worker_agent.api.models import ALIASES
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 ALWAYS = frozenset({"a", "always"})
 LATE = 3.0  # seconds after a question in which a bare yes or no is meant for it, and no message
-COUNTED = 2.0  # seconds between two sums of the cost at least
 INTERRUPTED = frozenset({TerminalReason.ABORTED_STREAMING, TerminalReason.ABORTED_TOOLS})
 SPAWNS = "Agent"  # a call that the line of its task tells
 OFFERED = 30  # sessions
@@ -103,13 +102,13 @@ class ChatScreen:
         self._answered_at = float("-inf")  # the last of them
         self._doing: str | None = None
         self._turn_began = 0.0
-        self._cost: float | None = 0.0
-        self._cost_at = float("-inf")
+        self._session: Started | None = None
         self._now_shown: Bottom | None = None  # None: something has changed
 
     # ── as the view of a run ───────────────────────────────────────────────────────────────────────────────────────
 
     def started(self, session: Started) -> None:
+        self._session = session
         self._console.note(f"{headline(session)}\n/help lists commands; Ctrl+D leaves.")
         if self._goal:
             self._echo(self._goal)
@@ -126,10 +125,6 @@ class ChatScreen:
 
     def tick(self) -> None:
         """Ages and clocks go on without an event; nothing is drawn that has not changed."""
-        now = time.monotonic()
-        if self._handle is not None and now - self._cost_at > COUNTED:
-            self._cost_at = now
-            self._count(self._handle)
         before, self._now_shown = self._now_shown, None
         if self._shown() != before:
             self.editor.refresh()
@@ -333,7 +328,7 @@ class ChatScreen:
             doing="waits for you" if is_asked else self._doing,
             is_leaving=self.conversation.has_left,
             since=float(round(time.monotonic() - self._turn_began)) if self._doing is not None else 0.0,
-            cost=self._cost,
+            cost=self._cost(),
             facts=self._facts(),
         )
 
@@ -355,11 +350,10 @@ class ChatScreen:
             return ("starting",)
         return self._handle.current_model, str(self._handle.policy.mode), self._handle.session_id
 
-    def _count(self, handle: SessionHandle) -> None:
-        try:
-            self._cost = handle.read(lambda conn: ledger.total(conn, session_id=handle.session_id)).cost_usd
-        except StoreError:
-            return
+    def _cost(self) -> float | None:
+        """USD; None where a price is unknown."""
+        spent = self._session.spent() if self._session else None
+        return 0.0 if spent is None else spent.usd
 
     def _own_commands(self) -> Offers:
         return own_commands(self._handle.skills.discover()) if self._handle is not None else {}

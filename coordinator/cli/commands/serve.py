@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,27 +27,36 @@ MISSING = "the page needs the package {name}: pip install 'coordinator[web]'"
               help="On loopback; 0 takes a free one.")  # fmt: skip
 @click.option("--token", envvar="COORDINATOR_SERVE_TOKEN", metavar="TEXT",
               help="Lets the page change something; without it one is made and kept in the home directory.")  # fmt: skip
+@click.option("--open", "opens", is_flag=True, help="Show it in a browser of this machine, too.")
 @click.option("--json", "as_json", is_flag=True, help="One line when it listens: an object with url and token.")
 @common_options
 @pass_cli
-def serve(cli: Context, port: int, token: str | None, as_json: bool) -> int:
+def serve(cli: Context, port: int, token: str | None, opens: bool, as_json: bool) -> int:
     try:
         from coordinator.web import server
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("starlette", "uvicorn"):
             raise Failure(MISSING.format(name=error.name), ExitCode.USAGE) from None
         raise
+    from coordinator.web.opening import Once
     from coordinator.web.token import LEAST, token_in
 
     if token is not None and (len(token) < LEAST or not token.isascii() or any(map(str.isspace, token))):
         raise Failure(f"--token: at least {LEAST} letters, digits and signs, without blanks", ExitCode.USAGE)
     database = cli.database
     secret = token or token_in(cli.paths.home)
+    once = Once(secret)
     with _bound(server.bind, port) as listening:
         early.raise_interrupts()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def listens() -> None:
+            _say(cli, url, secret, as_json)
+            if opens:  # beside it: some browsers are waited for
+                threading.Thread(target=_open, args=(cli, f"{url}/#code={once.make()}"), name="browser", daemon=True).start()
+
         try:
-            asyncio.run(server.serve(database, cli.paths, listening, secret, lambda: _say(cli, url, secret, as_json)))
+            asyncio.run(server.serve(database, cli.paths, listening, secret, once, listens))
         except KeyboardInterrupt:
             return ExitCode.DONE
     return ExitCode.DONE
@@ -70,3 +80,10 @@ def _say(cli: Context, url: str, token: str, as_json: bool) -> None:
     else:
         cli.console.line(f"{url}/#token={token}")
         cli.console.note("who has this address can read and steer all sessions; Ctrl+C ends the page, and no session")
+
+
+def _open(cli: Context, url: str) -> None:
+    from coordinator.web.opening import NONE, open_browser
+
+    if not open_browser(url):
+        cli.console.note(NONE)

@@ -56,6 +56,15 @@ export async function post(path, body = {}) {
   return answer(await fetch(path, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) }));
 }
 
+/** A code in the address (`#code=…`, from `serve --open`) stands for the token once: a browser is started with it, which others of
+ * the machine may see. Throws what the server says of one that is used. */
+export async function enter() {
+  const found = /^#code=([^&]+)/.exec(location.hash);
+  if (!found) return;
+  history.replaceState(null, "", `${location.pathname}#/`);
+  setToken((await post("/api/token", { code: decodeURIComponent(found[1]) })).token);
+}
+
 /** The page's feed. `tell` gets `(kind, data)`; `link` gets "live", "connecting", "lost" or "locked" and why. After a break
  * the server is told which event was seen last, and goes on behind it. */
 export class Feed {

@@ -1,9 +1,9 @@
 // The shell: which page is shown, what it knows, and whether that is still so.
 
 import { announce, mark, put, say } from "./dom.js";
-import { Feed, hasToken, setToken, whenLocked } from "./api.js";
+import { enter, Feed, hasToken, setToken, whenLocked } from "./api.js";
 import { span } from "./format.js";
-import { unlock } from "./actions.js";
+import { toast, unlock } from "./actions.js";
 import { fleet } from "./fleet.js";
 import { session } from "./session.js";
 import { worker } from "./worker.js";
@@ -144,5 +144,6 @@ addEventListener("hashchange", () => {
   show();
 });
 setInterval(tick, 1000);
+await enter().catch((error) => toast(error.message, true));
 locked();
 show();
