@@ -163,14 +163,15 @@ class RunOptions:
             "add_dirs": [str(path) for path in self.add_dirs],
             "plugin_dirs": [str(path) for path in self.plugin_dirs],
             "settings": self._settings_to_keep(),
-            "earlier_settings": list(self.earlier_settings),
+            "earlier_settings": list(dict.fromkeys((*self._fences_to_keep(self.cwd), *self.earlier_settings))),
         }
 
-    def fenced(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """`stored` with what this run adds that fences: it holds whenever the session is gone on with. What this run widens
-        holds for this run."""
+    def fenced(self, stored: Mapping[str, Any], cwd: Path | None = None) -> dict[str, Any]:
+        """`stored`, of a session in `cwd`, with what this run adds that fences: it holds whenever the session is gone on with.
+        What this run widens holds for this run."""
         old = [text for text in (stored.get("settings"), *(stored.get("earlier_settings") or ())) if text]
-        first, *more = dict.fromkeys([*old, *filter(None, [self._settings_to_keep()]), *self.earlier_settings]) or [None]
+        now = [*filter(None, [self._settings_to_keep()]), *self.earlier_settings, *self._fences_to_keep(cwd or self.cwd)]
+        first, *more = dict.fromkeys([*old, *now]) or [None]
         held = {name: stricter(name, stored.get(name), getattr(self, name)) for name in (*STRICTEST_FIRST, *LIMITS, *CHECKS)}
         return {
             **stored,
@@ -180,6 +181,13 @@ class RunOptions:
             "settings": first,
             "earlier_settings": more,
         }
+
+    def _fences_to_keep(self, cwd: Path) -> list[str]:
+        """The fences of the files that `--settings` named, as they are now."""
+        from worker_agent.tools.settings_files import fences_of
+
+        given = [text for text in (self.settings, *self.earlier_settings) if text]
+        return [fences for text in given if (fences := fences_of(text, cwd)) is not None]
 
     def _servers_to_keep(self) -> list[str]:
         from worker_agent.mcp.config import to_keep

@@ -5,7 +5,8 @@ Rules of this file:
 1. A flag that is said now holds. Where it widens what the session was held by, one line says so.
 2. A variable or a settings file only tightens: neither was meant for this session in particular. The files are those of
    the session's directory, wherever the command was called.
-3. Denials add up whatever says them, and so do directories and settings that a flag names. Limits are those of each run:
+3. Denials add up whatever says them, and so do directories and settings that a flag names. Of a file that `--settings` named
+   the fences are kept as they were, too: a person who changes it meanwhile loosens nothing. Limits are those of each run:
    `max_turns` and `timeout` begin anew, the budgets do not.
 4. What of inline settings was not stored, because it may be secret, is named; without its fences nothing goes on.
 """
@@ -82,17 +83,19 @@ def as_before(ctx: click.Context, cli: Context, session: SessionRecord, flags: M
                 cli.console.note(f"{name.replace('_', ' ')} {new!r} of a variable does not hold: only a flag widens a session")
     if ctx.get_parameter_source("permission_mode") is ParameterSource.COMMANDLINE and not flags.get("plan_only"):
         values["plan_only"] = False
-    return values | _settings(ctx, cli, before, flags)
+    return values | _settings(ctx, cli, before, flags, Path(session.cwd))
 
 
-def _settings(ctx: click.Context, cli: Context, before: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(
+    ctx: click.Context, cli: Context, before: Mapping[str, Any], flags: Mapping[str, Any], cwd: Path
+) -> dict[str, Any]:
     """The session's own `--settings`, and behind those that are said now what it had before. Raises `Failure`."""
     from worker_agent.tools.settings_files import left_out, to_keep
 
     stored = [text for text in (before.get("settings"), *(before.get("earlier_settings") or ())) if text]
     if ctx.get_parameter_source("settings") is ParameterSource.COMMANDLINE:
         return {"earlier_settings": tuple(text for text in stored if text != to_keep(flags["settings"]))}
-    missing = {name for text in stored for name in left_out(text)}
+    missing = {name for text in stored for name in left_out(text, cwd)}
     if missing - {"env"}:
         raise Failure(
             f"the {' and '.join(sorted(missing))} of the session's --settings may be secret and were not stored; "

@@ -62,7 +62,7 @@ def _title(prompt: str | None) -> str | None:
 def keep_fences(conn: Connection, record: SessionRecord, options: RunOptions) -> None:
     """What limits a session holds for every later run of it, too; so does where it stands, if it moved to another machine."""
     where = {name: value for name in ("workspace", "remote", "base") if (value := getattr(options, name)) is not None}
-    if (fenced := options.fenced(record.options) | where) != record.options:
+    if (fenced := options.fenced(record.options, Path(record.cwd)) | where) != record.options:
         sessions.update_details(conn, record.id, options=fenced)
     if sessions.get(conn, record.id).cwd != record.cwd:
         sessions.update_details(conn, record.id, cwd=record.cwd)

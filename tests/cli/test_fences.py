@@ -89,6 +89,37 @@ def test_settings_whose_fences_were_not_stored_are_asked_for_again(program: Prog
     assert program("run", "--offline", "-c", "more", "--settings", inline).code == 0
 
 
+def test_a_settings_file_that_a_person_changes_meanwhile_loosens_nothing(program: Program) -> None:
+    shown = ("--output-format", "stream-json")
+    (file := program.cwd / "ci.json").write_text(json.dumps({"permissions": {"deny": ["Edit"], "defaultMode": "plan"}}))
+    assert program("run", "--offline", "--no-coordinator", "--settings", "ci.json", "hi").code == 0
+    (session,) = program("sessions", "list", "-q").out.split()
+    file.write_text(json.dumps({"permissions": {"deny": ["Grep"], "defaultMode": "acceptEdits"}}))
+    (elsewhere := program.home / "elsewhere").mkdir()
+    ran = Program(program.home, elsewhere)("resume", session, "go on", *shown)
+    assert init(ran)["permissionMode"] == "plan" and not {"Edit", "Grep"} & set(init(ran)["tools"]), ran
+    file.write_text("{}")
+    for flags in ((), ("--settings", "ci.json"), ("--fork-session",)):
+        ran = program("run", "--offline", "-r", session, "go on", *shown, *flags)
+        assert init(ran)["permissionMode"] == "plan" and not {"Edit", "Grep"} & set(init(ran)["tools"]), (flags, ran)
+    new = program("run", "--offline", "--no-coordinator", "--settings", "ci.json", "hi", *shown)
+    assert {"Edit", "Grep"} <= set(init(new)["tools"])  # the file as it is now, where nothing held before
+
+
+def test_of_a_settings_file_secrets_are_not_stored_and_their_fences_are_missed_if_they_change(program: Program) -> None:
+    hook = {"type": "http", "url": "http://127.0.0.1:9/", "headers": {"Authorization": "Bearer not-to-be-stored-3"}}
+    both = {"hooks": {"UserPromptSubmit": [{"hooks": [hook]}]}, "permissions": {"deny": ["Edit"]}}
+    (file := program.cwd / "ci.json").write_text(json.dumps(both))
+    assert program("run", "--offline", "hi", "--settings", "ci.json").code == 0
+    file.write_text(json.dumps(both | {"model": "m"}))
+    assert program("run", "--offline", "-c", "more").code == 0
+    file.write_text(json.dumps({"permissions": {"deny": ["Edit"]}}))
+    refused = program("run", "--offline", "-c", "more")
+    assert refused.code == 2 and "give --settings again" in refused.err and refused.err.count("\n") == 1, refused.err
+    assert program("run", "--offline", "-c", "more", "--settings", "ci.json").code == 0
+    assert b"not-to-be-stored-3" not in b"".join(path.read_bytes() for path in (program.home / "data").glob("*.db*"))
+
+
 def test_a_flag_said_twice_holds_its_last_value_and_says_so(program: Program) -> None:
     ran = program("run", "--offline", "--permission-mode", "plan", "--permission-mode", "default", "hi")
     assert ran.code == 0 and "--permission-mode is given twice: 'default' holds, and not 'plan'" in ran.err

@@ -6,11 +6,12 @@ written for it works unchanged.
 """
 
 from worker_agent.hooks.answer import BatchVerdict, HookAnswer, StopVerdict, Verdict
-from worker_agent.hooks.config import EVENTS, Handler, HookConfig
+from worker_agent.hooks.config import EVENTS, FENCING, Handler, HookConfig
 from worker_agent.hooks.runner import HookRunner, HookSession
 
 __all__ = [
     "EVENTS",
+    "FENCING",
     "BatchVerdict",
     "Handler",
     "HookAnswer",

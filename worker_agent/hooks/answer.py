@@ -55,6 +55,14 @@ class HookAnswer:
     terminal: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def refusing(self) -> HookAnswer:
+        """What of it forbids something, or asks."""
+        decision = None if self.decision == "allow" else self.decision
+        return HookAnswer(
+            block=self.block, stop=self.stop, decision=decision, reason=self.reason if decision else "", notices=self.notices
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:

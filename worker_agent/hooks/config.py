@@ -30,6 +30,11 @@ EVENTS: Mapping[str, float] = {
     **dict.fromkeys(("UserPromptSubmit", "UserPromptExpansion"), _PROMPT),
 }  # fmt: skip
 TOOL_EVENTS = frozenset({"PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"})
+# Events whose handlers may forbid something.
+FENCING = frozenset(
+    """PreToolUse PermissionRequest UserPromptSubmit UserPromptExpansion PostToolBatch Stop SubagentStop TaskCreated TaskCompleted
+    PreCompact""".split()
+)
 _REFUSING = frozenset({"PreToolUse", "PermissionRequest"})  # a handler left out here is a fence gone
 _TYPES_LEFT_OUT = frozenset({"mcp_tool", "prompt", "agent"})
 _EXACT = re.compile(r"[A-Za-z0-9_\-,| ]*")
@@ -53,6 +58,7 @@ class Handler:
     environment: tuple[tuple[str, str], ...] = ()  # of a command, on top of what every hook gets
     callback: str | None = None
     blocks_on_failure: bool = False
+    only_refuses: bool = False  # what it allows or changes does not count
 
     @property
     def label(self) -> str:
@@ -135,6 +141,22 @@ class HookConfig:
     def __add__(self, other: HookConfig) -> HookConfig:
         problems, fences = self.problems + other.problems, self.fences + other.fences
         return HookConfig(self.groups + other.groups, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(fences)))
+
+    def refusing(self, beside: HookConfig) -> HookConfig:
+        """The same hooks, of which only what they forbid counts; those that stand in `beside` are left out."""
+        there = {(group.event, group.matcher, handler) for group in beside.groups for handler in group.handlers}
+        groups = (
+            replace(
+                group,
+                handlers=tuple(
+                    replace(handler, only_refuses=True)
+                    for handler in group.handlers
+                    if (group.event, group.matcher, handler) not in there
+                ),
+            )
+            for group in self.groups
+        )
+        return replace(self, groups=tuple(group for group in groups if group.handlers))
 
     def in_environment(self, environment: Mapping[str, str]) -> HookConfig:
         """The same hooks, whose commands get these variables, too."""

@@ -261,7 +261,8 @@ class HookRunner:
         )
         stdout, stderr = (self.redact(text)[:STRING_CAP] for text in (ran.stdout, ran.trouble or ran.stderr))
         self._tell(replace(told, ended=True, code=ran.code, stdout=stdout, stderr=stderr))
-        return answer(event, ran, self._spill)
+        said = answer(event, ran, self._spill)
+        return said.refusing if handler.only_refuses else said
 
     def _tell(self, ran: HookRan) -> None:
         if self.on_run is not None:

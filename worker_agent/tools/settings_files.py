@@ -14,6 +14,7 @@ counts as one that nobody trusts. Its deny and ask rules, and modes that only na
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ import orjson
 from worker_agent import disk
 from worker_agent.config import is_secret_name, secret_values
 from worker_agent.errors import ConfigError
-from worker_agent.hooks import HookConfig
+from worker_agent.hooks import FENCING, HookConfig
 from worker_agent.redaction import Redactor
 from worker_agent.tools.hook_scripts import script_digests
 from worker_agent.tools.permissions import Mode, Policy
@@ -42,6 +43,7 @@ _STORED = (
     "permissions", "hooks", "model", "enabledMcpjsonServers", "disabledMcpjsonServers", "enableAllProjectMcpServers",
 )  # fmt: skip
 _LEFT_OUT = "leftOut"
+_FENCES_OF, _WERE = "fencesOf", "were"  # of a snapshot: the file that it is of, the digest of what was left out
 _FENCES = ("permissions", "hooks", "disabledMcpjsonServers")
 _PERMISSIONS = ("deny", "ask", "allow", "defaultMode", "disableBypassPermissionsMode", "additionalDirectories")
 _OF_OTHERS = ("disableAutoMode",)  # of `permissions`, and known to have no meaning here
@@ -55,6 +57,7 @@ _SAID_OTHERWISE = {
 }
 _BLOCK_LISTS = frozenset({"disallowedtools", "deniedtools", "blockedtools"})
 _NARROWING = frozenset({Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK})
+_STRICTEST_FIRST = (Mode.PLAN, Mode.DONT_ASK, Mode.DEFAULT, Mode.ACCEPT_EDITS, Mode.BYPASS)
 _NARROWING_NAMES = (*map(str, _NARROWING), "manual")
 _GRANTING = ("hooks", "env", "model", "enabledMcpjsonServers", "enableAllProjectMcpServers")
 
@@ -70,6 +73,11 @@ class Layer:
     counts: bool = True
     changed: bool = False
     left_out: bool = False
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether these are the fences of a file as it was (`fences_of`): they hold beside what it says now, and grant nothing."""
+        return _FENCES_OF in self.data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +132,12 @@ def load(
     for layer in layers:
         rules += _rules(layer)
         if layer.counts:
-            hooks += _hooks(layer)
+            hooks += _hooks(layer).refusing(beside=hooks) if layer.is_snapshot else _hooks(layer)
     trusted_layers = [layer for layer in layers if layer.counts]
-    mode = _mode(layers)
+    mode = _mode([layer for layer in layers if not layer.is_snapshot])
+    for layer in layers:
+        if layer.is_snapshot and (was := _mode([layer])) is not None:
+            mode = min(was, mode or Mode.DEFAULT, key=_STRICTEST_FIRST.index)
     return LoadedSettings(
         rules=rules,
         hooks=hooks,
@@ -159,11 +170,51 @@ def to_keep(settings: str) -> str:
     return orjson.dumps(kept | ({_LEFT_OUT: missing} if missing else {})).decode()
 
 
-def left_out(stored: str) -> tuple[str, ...]:
-    """The keys of a value of `--settings` that `to_keep` left out."""
+def fences_of(settings: str, cwd: Path) -> str | None:
+    """What fences in the file that a value of `--settings` names, as a value that holds beside it when a session is gone on
+    with: a person may change the file meanwhile. What may be a secret is left out, and known by its digest. None where the
+    value is inline or nothing fences. Raises `ConfigError`."""
+    if disk.is_inline(settings):
+        return None
+    layer = _given(settings, cwd)
+    fences = {key: value for key, value in _fences(layer).items() if value}
+    if not fences:
+        return None
+    redact = Redactor((*secret_values(), *_secrets([layer])))
+    kept = {key: value for key, value in fences.items() if not _may_be_secret(value, redact)}
+    missing = {key: value for key, value in fences.items() if key not in kept}
+    left = {_LEFT_OUT: list(missing), _WERE: _digest(missing)} if missing else {}
+    return orjson.dumps({_FENCES_OF: settings, **kept, **left}).decode()
+
+
+def _fences(layer: Layer) -> dict[str, Any]:
+    """By the keys of a settings file, what only narrows."""
+    permissions = _permissions(layer)
+    narrowing = {key: permissions.get(key) for key in ("deny", "ask", "disableBypassPermissionsMode")}
+    narrowing["defaultMode"] = mode if (mode := permissions.get("defaultMode")) in _NARROWING_NAMES else None
+    hooks = layer.data.get("hooks")
+    return {
+        "permissions": {key: value for key, value in narrowing.items() if value},
+        "hooks": {event: groups for event, groups in hooks.items() if event in FENCING} if isinstance(hooks, Mapping) else {},
+        "disabledMcpjsonServers": layer.data.get("disabledMcpjsonServers"),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def left_out(stored: str, cwd: Path) -> tuple[str, ...]:
+    """The keys of a value of `--settings` that `to_keep` or `fences_of` left out; not those that its file still says word for
+    word. Raises `ConfigError`."""
     if not disk.is_inline(stored):
         return ()
-    return tuple(_names([Layer("--settings", Path(), _parsed(stored.encode("utf-8", "replace"), "--settings"))], _LEFT_OUT))
+    data = _parsed(stored.encode("utf-8", "replace"), "--settings")
+    names = tuple(_names([Layer("--settings", Path(), data)], _LEFT_OUT))
+    if names and (file := data.get(_FENCES_OF)):
+        now = _fences(_given(file, cwd))
+        return () if _digest({name: now.get(name) for name in names}) == data.get(_WERE) else names
+    return names
 
 
 def _may_be_secret(value: Any, redact: Redactor) -> bool:
@@ -289,7 +340,8 @@ def _file(path: Path, base: Path, inside: Path | None = None) -> Iterator[Layer]
 
 def _given(settings: str, cwd: Path) -> Layer:
     if (path := disk.named_file(settings, cwd)) is None:
-        return Layer("--settings", cwd, _parsed(settings.encode("utf-8", "replace"), "--settings"))
+        data = _parsed(settings.encode("utf-8", "replace"), "--settings")
+        return Layer(f"{data[_FENCES_OF]}, as it was" if _FENCES_OF in data else "--settings", cwd, data)
     for layer in _file(path, cwd):
         return layer
     raise ConfigError(f"--settings {settings}: there is no such file")

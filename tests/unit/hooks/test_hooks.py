@@ -55,6 +55,24 @@ def run(work: Awaitable[Any]) -> Any:
     return asyncio.run(main())
 
 
+def test_a_hook_that_only_refuses_allows_and_changes_nothing(tmp_path: Path) -> None:
+    own = {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "allow",
+        "updatedInput": {"command": "x"},
+        "additionalContext": "c",
+    }
+    bench = Bench(tmp_path, {"PreToolUse": [says({"hookSpecificOutput": own})]})
+    assert bench.pre().decision == "allow"
+    bench.runner.config = bench.runner.config.refusing(HookConfig())
+    assert bench.pre() == Verdict()
+    own["permissionDecision"] = "deny"
+    bench.runner.config = HookConfig.parse({"PreToolUse": [{"hooks": [says({"hookSpecificOutput": own})]}]}).refusing(
+        HookConfig()
+    )
+    assert bench.pre().decision == "deny" and bench.pre().blocking == ("a hook denies it",)
+
+
 # ── configuration and matchers ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from worker_agent.errors import ConfigError
 from worker_agent.tools.permissions import Mode
-from worker_agent.tools.settings_files import LoadedSettings, load
+from worker_agent.tools.settings_files import LoadedSettings, fences_of, left_out, load
 from worker_agent.tools.trust import EVERYTHING, NOTHING
 
 
@@ -35,9 +36,12 @@ class Bench:
     def local(self, data: Any) -> None:
         self.write(self.project / ".claude/settings.local.json", data)
 
-    def load(self, trusted: bool = True, settings: str | None = None, cwd: Path | None = None) -> LoadedSettings:
+    def load(
+        self, trusted: bool = True, settings: str | None = None, cwd: Path | None = None, earlier: Sequence[str] = ()
+    ) -> LoadedSettings:
         trust = EVERYTHING if trusted else NOTHING
-        return load(cwd or self.project, home=self.home, trust=trust, settings=settings, managed=self.managed)
+        here = cwd or self.project
+        return load(here, home=self.home, trust=trust, settings=settings, earlier=earlier, managed=self.managed)
 
 
 @pytest.fixture
@@ -229,6 +233,36 @@ def test_the_flag_takes_a_path_or_json(bench: Bench) -> None:
     assert bench.load(settings=' {"model": "m"}').model == "m"
     with pytest.raises(ConfigError, match="no such file"):
         bench.load(settings="missing.json")
+
+
+def test_the_fences_of_a_file_as_it_was_hold_beside_it_and_grant_nothing(bench: Bench) -> None:
+    guard = [{"matcher": "Bash", "hooks": [{"type": "command", "command": "guard"}]}]
+    tell = [{"hooks": [{"type": "command", "command": "tell"}]}]
+    was = {
+        **permissions(deny=["Bash(rm:*)"], ask=["Edit"], allow=["Bash(make)"], defaultMode="dontAsk", additionalDirectories=["/x"]),
+        "hooks": {"PreToolUse": guard, "Notification": tell}, "env": {"A": "1"}, "model": "m",
+        "disabledMcpjsonServers": ["s"], "enableAllProjectMcpServers": True,
+    }  # fmt: skip
+    bench.write(bench.project / "my.json", was)
+    kept = fences_of("my.json", bench.project)
+    assert kept is not None and left_out(kept, bench.project) == () and fences_of(kept, bench.project) is None
+    bench.write(
+        bench.project / "my.json", {**permissions(deny=["Read(k)"], defaultMode="acceptEdits"), "hooks": {"PreToolUse": guard}}
+    )
+    now = bench.load(settings="my.json", earlier=[kept])
+    assert [rule.text for rule in now.rules.deny] == ["Read(k)", "Bash(rm:*)"] and [r.text for r in now.rules.ask] == ["Edit"]
+    assert (now.rules.allow, now.directories, now.env, now.model, now.all_project_servers) == ((), (), {}, None, False)
+    assert (now.default_mode, now.disabled_servers) == (Mode.DONT_ASK, {"s"})
+    assert [h.only_refuses for h in now.hooks.handlers("PreToolUse", "Bash")] == [False]  # it is still there: once, as it is
+    bench.write(bench.project / "my.json", {})
+    then = bench.load(settings="my.json", earlier=[kept])
+    assert [(h.label, h.only_refuses) for h in then.hooks.handlers("PreToolUse", "Bash")] == [("guard", True)]
+    assert not then.hooks.handlers("Notification") and str(then.rules.deny[0].source).startswith("my.json, as it was (")
+
+
+def test_a_file_without_fences_leaves_none(bench: Bench) -> None:
+    bench.write(bench.project / "my.json", {**permissions(allow=["Bash"], defaultMode="acceptEdits"), "env": {"A": "1"}})
+    assert fences_of("my.json", bench.project) is None
 
 
 def test_credentials_do_not_reach_tools_through_env(bench: Bench) -> None:
