@@ -118,7 +118,8 @@ async def remember_session(options: RunOptions, *, client: ModelClient | None = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Brought:
-    """What this process brings to a session, whoever owns that. `stack` closes what is opened for it."""
+    """What this process brings to a session, whoever owns that. `stack` closes what is opened for it. `is_ours`: the process
+    is there for sessions alone, not a program's that has children of its own."""
 
     settings: Settings  # of options and environment alone
     clock: Clock
@@ -127,13 +128,15 @@ class _Brought:
     limiter: Limiter
     stack: AsyncExitStack
     problem: str | None  # why something that was asked for is not there
+    is_ours: bool = True
 
     def given(self, options: RunOptions, ground: Ground, database: Database, session_id: str, fence: int) -> Given:
         """With the store as this process may write it, and what wakes whom."""
         wakes, owner = Wakes(), leases.this_owner()
         writer = Writer(database, wakes.elsewhere)
         self.stack.callback(writer.close)
-        set_subreaper()
+        if self.is_ours:  # a sub-reaper waits for every child that ended
+            set_subreaper()
         return Given(
             options=options,
             ground=ground,
@@ -180,6 +183,7 @@ async def _opened(
     """The session, driven by this process; everything that was opened for it is closed after it."""
     async with AsyncExitStack() as stack:
         brought = await _brought(options, observer, stack, client, clock)
+        brought = replace(brought, is_ours=not program.is_around)
         database = await asyncio.to_thread(open_database, options)
         stack.callback(database.close)
         session = await _open(options, brought, database, approver, program)
@@ -244,6 +248,7 @@ async def _open(
     goes_on = earlier is not None and not options.fork_session
     session_id = earlier.id if earlier and goes_on else options.session_id or new_session_id()
     cwd = Path(earlier.cwd) if earlier else options.cwd.absolute()
+    brought.stack.enter_context(lease.only_here(session_id))
     ground = stand_on(options, brought.settings, cwd, session_id, brought.client)
     carrier = await _carrier(options, database, brought.stack)
     holder = None

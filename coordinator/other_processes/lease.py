@@ -7,12 +7,13 @@ fence refuses; all that is left to do is to stop at once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from coordinator.store import Store
 from tasks import leases
 from tasks.db import Database
-from tasks.errors import DatabaseError, DatabaseGone, Fenced
+from tasks.errors import DatabaseError, DatabaseGone, Fenced, Owned
 from tasks.records import Owner
 from worker_agent.config import Clock
 
@@ -20,6 +21,20 @@ HEARTBEAT = 2.0  # seconds
 LEASE = 10.0  # seconds
 
 log = logging.getLogger(__name__)
+_driven: set[str] = set()  # the sessions that this process drives now
+
+
+@contextmanager
+def only_here(session_id: str) -> Iterator[None]:
+    """Around driving a session: a process may take over from itself, so that two drivers in one would not see each other.
+    Raises `Owned`."""
+    if session_id in _driven:
+        raise Owned(session_id, leases.this_owner())
+    _driven.add(session_id)
+    try:
+        yield
+    finally:
+        _driven.discard(session_id)
 
 
 def acquire(database: Database, session_id: str, owner: Owner, clock: Clock) -> int:

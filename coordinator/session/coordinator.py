@@ -194,10 +194,10 @@ class Coordinator:
 
     # ── stop ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def stop(self, ref: str, *, by: str = BY_MODEL) -> StopOutcome:
+    async def stop(self, ref: str, *, by: str = BY_MODEL, announced: bool = True) -> StopOutcome:
         """End a task: stored, unwound, its processes proven gone, its partial text attached. A stop by the model is
         answered by its tool, so nothing else announces it. Raises `NotFound`, `Ambiguous`."""
-        store, notify = self._store, by != BY_MODEL
+        store, notify = self._store, announced and by != BY_MODEL
 
         def kill(conn: Connection) -> tuple[TaskRecord, bool, int]:
             task = registry.resolve(conn, ref, session_id=store.session_id)

@@ -147,12 +147,31 @@ class SessionHandle:
         """The person leaves an interactive session: it ends when nothing lives any more."""
         self._session.leave()
 
+    async def drop(self) -> None:
+        """What was asked for is not wanted any more: nothing of it runs when this returns; the next prompt goes on."""
+        await self._session.drop()
+
+    async def abandon(self) -> None:
+        """The same, and the session ends; `resume` goes on with it."""
+        await self._session.drop()
+        self._session.end(Cause.PERSON)
+
     def live_tasks(self) -> list[TaskRecord]:
         return self._parts.coordinator.live()
 
     @property
     def is_in_turn(self) -> bool:
         return self._session.is_in_turn
+
+    @property
+    def commands_begun(self) -> int:
+        """For how many prompts of a program, and commands, a turn was begun."""
+        return self._session.commands_begun
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether something has ended the session from outside: its result comes from its end."""
+        return self._session.is_ending
 
     @property
     def is_settled(self) -> bool:

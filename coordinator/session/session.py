@@ -66,6 +66,7 @@ class Session:
         self._interrupted_at = self._turn_began_at = NEVER  # on the monotonic clock
         self._in_turn = False
         self._commands: deque[str | Message] = deque()  # slash commands that a person typed, prompts of a program
+        self.commands_begun = 0  # how many of them a turn was begun for
         self._greeting_left: tuple[str, ...] = ()  # what hooks said at the start, until there is a prompt to go with
         self._has_begun = asyncio.Event()
         self._ended_in_turn = False
@@ -76,7 +77,10 @@ class Session:
         self._started = parts.store.clock.monotonic()
         self._end_is_stored = False
         self._is_verified = self._is_shaped = False  # since the last turn
+        self._is_checked = False  # the turn answers a program's prompt, which is checked before it counts as answered
+        self._is_dropped = False  # what was asked for is not wanted any more: no turn begins before the next prompt
         self._cut_short = asyncio.Event()
+        self._rests = asyncio.Event()  # `run` waits for something to happen, or is over
         self._held: HeldDirectory | None = None
         self._suggestions = Suggestions(
             parts.engine, lambda event: parts.observer(Observed(parts.store.session_id, None, event))
@@ -161,8 +165,33 @@ class Session:
         return self._in_turn
 
     @property
+    def is_ending(self) -> bool:
+        return self._ending is not None
+
+    @property
     def is_settled(self) -> bool:
-        return not (self._commands or self.parts.inbox.waiting() or self._something_runs())
+        return not (self._commands or self.parts.inbox.waiting() or self._something_runs() or self._owes_checks)
+
+    @property
+    def _owes_checks(self) -> bool:
+        """Whether an answer to a program's prompt is still to be verified, or to be given as its schema wants it."""
+        unchecked = not self._is_verified if self.options.verify else False
+        unshaped = not self._is_shaped if self.options.json_schema is not None else False
+        return self._is_checked and not self._is_dropped and (unchecked or unshaped)
+
+    async def drop(self) -> None:
+        """What was asked for is not wanted any more: the turn ends, what runs is stopped, its processes are gone when this
+        returns. What is left of it to be told waits for the next prompt. Not for a session that ends when nothing is left."""
+        self._is_dropped = True
+        self._commands.clear()
+        while self._ending is None:
+            self._cut_short.set()
+            self.stop_turn()
+            self.parts.wakes.ready.set()
+            await self._stop_workers(announced=False)
+            await self._rests.wait()
+            if not self._something_runs():
+                return
 
     def result_of_turn(self, result: Result) -> dict[str, Any]:
         closing = replace(self._closing(result, live=()), turns=self._turns + result.turns)
@@ -199,6 +228,8 @@ class Session:
                 return _refusal(verdict)
             self._commands.append(self._message(text, (*self._take_greeting(), *verdict.context), blocks))
         self._interrupts = 0
+        self._is_dropped = False
+        self._cut_short.clear()
         self.parts.wakes.ready.set()
         return None
 
@@ -253,6 +284,7 @@ class Session:
                 self._held.close()
             await self.parts.backend.close(Cause.TERMINATED)
             await lease.release(self.parts.store)  # nothing to do where the session was ended or lost
+            self._rests.set()
 
     async def _close_after(self, error: DatabaseError | OSError) -> RunOutcome:
         """Nothing more can be stored: what runs is unwound, `resume` goes on from what is stored."""
@@ -272,15 +304,15 @@ class Session:
         self._has_begun.set()
         result = await self._turn(prompt) if prompt is not None or self._has_open_turn() else None
         while True:
-            while self._goes_on(result) and await self._more_to_do():
-                result = await self._turn(self._commands.popleft() if self._commands else None)
+            while self._goes_on(result) and await self._more_to_do(result):
+                result = await self._next_turn()
             if not self._finished(result):
                 break
             if result is not None and not self._is_verified:
                 result = await self._verify(result)
             elif result is not None and not self._is_shaped and self.options.json_schema is not None:
                 result = await self._structured(self.options.json_schema)
-            elif await self._may_end(result):
+            elif not self._stays and await self._may_end(result):
                 return result
         await self._let_workers_end(result)
         return result
@@ -362,6 +394,14 @@ class Session:
             return False
         return not (last.kind == "answer" and not last.tool_uses)
 
+    async def _next_turn(self) -> Result:
+        command = self._commands.popleft() if self._commands else None
+        if command is not None:
+            self.commands_begun += 1
+            self._is_checked = isinstance(command, Message)
+            self._verifier.begin_anew()
+        return await self._turn(command)
+
     async def _turn(self, prompt: Message | str | None) -> Result:
         """One run of the coordinator's loop."""
         self._is_verified = self._is_shaped = False
@@ -389,23 +429,28 @@ class Session:
             return False
         return self._stays or self._interrupts > 0 or result is None or not result.is_error
 
-    async def _more_to_do(self) -> bool:
-        """Wait until something is ready for the coordinator (True), or nothing can come any more (False)."""
+    async def _more_to_do(self, result: Result | None) -> bool:
+        """Wait until something is ready for the coordinator (True), or nothing can come any more (False) before `result`
+        has been checked."""
         changed = self.parts.wakes.ready
         while self._ending is None:
             changed.clear()
             self.parts.inbox.nudge()
-            may_speak = not self._interrupts or self._stays
+            may_speak = (not self._interrupts or self._stays) and not self._is_dropped
             if self._commands or (may_speak and self.parts.inbox.waiting() and not self._should_hear_more()):
                 if self.parts.backend.running():
                     await self.parts.store.clock.sleep(TOGETHER)
+                    if self._is_dropped:
+                        continue
                 return self._ending is None
             if not self._something_runs():
-                if not self._stays:
+                if not self._stays or (result is not None and not result.is_error and self._owes_checks):
                     return False
                 if self.options.chat_suggest:
                     self._suggestions.person_is_asked()
+            self._rests.set()
             await changed.wait()
+            self._rests.clear()
         return False
 
     def _should_hear_more(self) -> bool:
@@ -450,6 +495,8 @@ class Session:
         self._is_verified = True
         complaint = await self._unless_cut_short(self._verifier.complaint()) if self._verifier.may_try_again else None
         if complaint is None or not self._verifier.may_try_again:
+            if self._is_checked and self.options.verify:  # it counts from now on
+                self.parts.observer(Observed(self.parts.store.session_id, None, result))
             return result
         return await self._turn(user(complaint, kind="meta", meta=True, data={"reason": "verify"}))
 
@@ -485,8 +532,10 @@ class Session:
         """Run a task that this process does not run yet: of an earlier owner, or created by another process."""
         await self.parts.backend.spawn(task.id)
 
-    async def _stop_workers(self) -> None:
-        await asyncio.gather(*(self.parts.coordinator.stop(task.id, by=BY_USER) for task in self.parts.coordinator.live()))
+    async def _stop_workers(self, *, announced: bool = True) -> None:
+        """`announced`: the coordinator is told of each."""
+        stop = self.parts.coordinator.stop
+        await asyncio.gather(*(stop(task.id, by=BY_USER, announced=announced) for task in self.parts.coordinator.live()))
 
     async def _time_limit(self) -> None:
         await self.parts.time_limit.run_out()

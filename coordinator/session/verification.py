@@ -31,6 +31,10 @@ class Verifier:
     def may_try_again(self) -> bool:
         return self._failures < ATTEMPTS
 
+    def begin_anew(self) -> None:
+        """Another piece of work is to be verified."""
+        self._failures, self.failure = 0, None
+
     async def complaint(self) -> str | None:
         """Run the command: None if it succeeded (or there is none), else what the coordinator is to be told."""
         if self._command is None:

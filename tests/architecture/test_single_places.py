@@ -13,6 +13,7 @@ NAMES = sorted(modules())
 KNOW_RICH = {"coordinator.cli.console", "coordinator.cli.render"}
 STREAMS_A_MODEL = "worker_agent.api.call"
 PASSES_ON = "worker_agent.api.redacting"  # a client around a client
+STREAMS_A_SESSION = "coordinator.interface.client"  # its events, no model's
 READS_ENVIRONMENT = {"worker_agent.config"}
 LATE = {
     "worker_agent.api.direct",
@@ -52,7 +53,7 @@ def test_a_model_is_streamed_in_one_place(name: str) -> None:
         and node.func.attr == "stream"
         and len(node.args) == 1  # a model's port takes one request; an HTTP client a method and an address
     ]
-    assert bool(streamed) == (name in (STREAMS_A_MODEL, PASSES_ON))
+    assert bool(streamed) == (name in (STREAMS_A_MODEL, PASSES_ON, STREAMS_A_SESSION))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,7 +133,7 @@ def test_prompt_toolkit_is_known_to_the_editor_of_the_chat_and_imported_for_it_a
 def test_the_offline_model_is_imported_only_when_asked_for() -> None:
     outside = [name for name in NAMES if not name.startswith("coordinator.offline")]
     users = {name for name in outside if any(target.startswith("coordinator.offline") for target in imports(name))}
-    assert users == {"coordinator.app", "coordinator.cli.commands.run"}
+    assert users == {"coordinator.app", "coordinator.cli.commands.run", "coordinator.interface.preparing"}
     assert [n for n in users if any(t.startswith("coordinator.offline") for t in imports(n, at_start_only=True))] == []
 
 

@@ -1,0 +1,1 @@
+"""Sessions for programs in Python: what `import coordinator` offers. What of it is stable says `docs/python.md`."""
