@@ -23,6 +23,7 @@ from typing import Any
 import orjson
 
 from coordinator.views import reading
+from coordinator.views.forecast import forecast
 from coordinator.views.shown import Shown, listed_tasks
 from tasks import events, registry, sessions
 from tasks.connection import Connection
@@ -171,10 +172,11 @@ class Feed:
         happened = events.since(conn, known, session_id=scope.session_id, limit=EVENTS)
         sent = replace(sent, event=happened[-1].id if happened else known)
         update: Shown = {}
-        for name, rows in self._objects(conn, now).items():
+        objects = self._objects(conn, now)
+        for name, rows in objects.items():
             if changed := _changed(sent.rows, name, rows, now):
                 update[name] = changed
-        for name, value in self._values(conn, now).items():
+        for name, value in self._values(conn, objects["tasks"], now).items():
             if (print := hash(orjson.dumps(value))) != sent.values.get(name):
                 sent.values[name], update[name] = print, value
         if scope.session_id is not None:
@@ -194,11 +196,13 @@ class Feed:
         shown = [reading.session(conn, sessions.get(conn, session_id), now)]
         return {"sessions": shown, "tasks": reading.session_tasks(conn, session_id, now)}
 
-    def _values(self, conn: Connection, now: float) -> Mapping[str, Any]:
+    def _values(self, conn: Connection, tasks: list[Shown], now: float) -> Mapping[str, Any]:
         """What is sent whole when it changes."""
         values: dict[str, Any] = {"inbox": reading.inbox(conn)}
         if self._scope.session_id is not None:
             values["money"] = reading.money(conn, sessions.get(conn, self._scope.session_id))
+            left = forecast(tasks, now)
+            values["forecast"] = left and left.to_json()
         if self._scope.task_id is not None:
             record = registry.get(conn, self._scope.task_id)
             values["task"] = {

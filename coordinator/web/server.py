@@ -41,6 +41,7 @@ from coordinator.paths import Paths
 from coordinator.runs.changes import patch_of
 from coordinator.views import comparison, costs, reading
 from coordinator.views.exit_codes import ExitCode
+from coordinator.views.forecast import forecast
 from coordinator.views.shown import listed_tasks, session_detail, shown_sessions
 from coordinator.views.timeline import Lane, lanes
 from coordinator.web import feed, guard
@@ -146,6 +147,15 @@ async def _timeline(page: Page, request: Request) -> Any:
 
 async def _money(page: Page, request: Request) -> Any:
     return await page.read(lambda conn: reading.money(conn, sessions.resolve(conn, request.path_params["id"])))
+
+
+async def _forecast(page: Page, request: Request) -> Any:
+    def read(conn: Connection) -> Any:
+        now = page.now()
+        return forecast(reading.session_tasks(conn, sessions.resolve(conn, request.path_params["id"]).id, now), now)
+
+    left = await page.read(read)
+    return left and left.to_json()
 
 
 async def _log(page: Page, request: Request) -> Any:
@@ -400,6 +410,7 @@ def _routes(page: Page) -> list[Route]:
         "/api/sessions/{id}": _session,
         "/api/sessions/{id}/timeline": _timeline,
         "/api/sessions/{id}/money": _money,
+        "/api/sessions/{id}/forecast": _forecast,
         "/api/sessions/{id}/log": _log,
         "/api/sessions/{id}/events": _stored_events,
         "/api/agents/{id}/messages/{seq:int}": _message,

@@ -28,7 +28,7 @@ WORKERS: tuple[tuple[str, str, str, float, float, tuple[Turn, ...], str | None],
     ("bench", "worker", "A benchmark of the start", 6, 8, (
         (16, 3, "Write", {"file_path": "bench/start.py", "content": "import time"}), (11, 24, "Bash", {"command": "python bench/start.py --runs 50"}),
         (19, 2, "Edit", {"file_path": "bench/start.py", "old_string": "50", "new_string": "200"}), (14, 0, "", {})), "completed"),
-    ("lazy", "worker", "Import the SDK when it is first needed", 104, 105, (
+    ("lazy", "worker", "Import the SDK when it is first needed", 104, 148, (
         (18, 2, "Read", {"file_path": "src/app/client.py"}), (24, 1, "Edit", {"file_path": "src/app/client.py", "old_string": "a", "new_string": "b"}),
         (15, 17, "Bash", {"command": "pytest -q tests/test_client.py"}), (21, 3, "Edit", {"file_path": "src/app/cli.py", "old_string": "a", "new_string": "b"}),
         (17, 0, "Bash", {"command": "pytest -q"})), None),

@@ -99,9 +99,10 @@ def test_a_person_watches_approves_and_kills_and_hostile_text_is_only_text(progr
 def test_twenty_workers_live_with_an_approval_a_kill_and_a_restart_of_the_server(program: Program) -> None:
     gate = Gate()
     names = [f"w{n}" for n in range(20)]
-    scripts: dict[str, Any] = {f"{name} ": message(text("begun", gate, "done")) for name in names[2:]}
+    scripts: dict[str, Any] = {f"{name} ": message(text("begun", gate, "done")) for name in names[3:]}
     scripts["w0 "] = by_turn(message(tool_use("Bash", {"command": "touch made"})), "I made it")
     scripts["w1 "] = message(text("stuck", Gate(), "never"))
+    scripts["w2 "] = by_turn(message(tool_use("Bash", {"command": "touch elsewhere"})), "I made another")
     with FakeAPI(fleet(coordinator(*(f"{name} go" for name in names), final="all done"), scripts)) as api:
         run = start(program, api, "run", "goal", "--wait-approvals", "--sandbox", "off", "--max-workers", "20")
         try:
@@ -112,8 +113,13 @@ def test_twenty_workers_live_with_an_approval_a_kill_and_a_restart_of_the_server
                 until((program.home / "opened").exists)
                 with opened(first, address=(program.home / "opened").read_text().strip()) as page:
                     until(lambda: page.locator("tr[data-id]").count() == 20)
-                    page.get_by_role("button", name="Approve").click()
-                    until(lambda: (program.cwd / "made").exists())
+                    asked = page.locator("article.ask", has_text="touch elsewhere")
+                    asked.wait_for()
+                    (waiting,) = [one for one in program("inbox", "--json").json if "elsewhere" in one["shown"]]
+                    assert program("approve", waiting["id"]).code == 0  # from another terminal
+                    asked.wait_for(state="detached")
+                    page.locator("article.ask", has_text="touch made").get_by_role("button", name="Approve").click()
+                    until(lambda: (program.cwd / "made").exists() and (program.cwd / "elsewhere").exists())
                     # By keyboard: rows move while others end, and a mouse would meet the next one.
                     page.locator("tr[data-id]", has_text="w1 go").get_by_role("link").first.press("Enter")
                     page.get_by_role("button", name="Kill…").click()
@@ -166,42 +172,105 @@ def test_an_hour_of_events_leaves_the_page_as_small_as_it_was(program: Program) 
     assert more_heap < heap + 6 * MEBIBYTE
 
 
+@pytest.fixture
+def demo(program: Program) -> Iterator[Demo]:
+    made = Demo(program.home / "data/coordinator.db")
+    try:
+        made.run()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.slow
+def test_a_timeline_is_used_by_keys_zoomed_and_says_what_is_left(program: Program, demo: Demo) -> None:
+    with serving(program) as page_server, opened(page_server, f"#/session/{demo.session_id}") as page:
+        left = page_server(f"/api/sessions/{demo.session_id}/forecast").json
+        page.wait_for_selector(".bars rect")
+        fact = page.locator("dl.facts > div", has=page.locator("dt", has_text="Left")).locator("dd").inner_text()
+
+        def said(pattern: str) -> str:
+            page.wait_for_function("p => new RegExp(p).test(document.querySelector('#said').textContent)", arg=pattern)
+            return str(page.locator("#said").inner_text())
+
+        def drawn() -> int:
+            return int(page.locator(".bars rect").count())
+
+        page.locator(".lane-name", has_text="bench").focus()
+        stepped = []
+        for kind in ("in the queue", "model", "tools: Write"):
+            page.keyboard.press("ArrowRight")
+            stepped.append(said(f"^{kind}, 0:\\d\\d from"))
+        whole = drawn()
+        page.keyboard.press("+")
+        page.keyboard.press("+")
+        closer = said("in sight, from")
+        fewer, shown = drawn(), page.locator(".bars rect.here").count()
+        page.keyboard.press("Enter")
+        until(lambda: page.locator(".row").count() == 4)  # what was stored until it was over
+        page.keyboard.press("ArrowDown")
+        below = page.evaluate("document.activeElement.textContent")
+        page.keyboard.press("0")
+        said("all of the time")
+        again = drawn()
+        # By mouse: what is drawn over on the axis is in sight then.
+        box = page.locator(".axis").bounding_box()
+        page.mouse.move(box["x"] + 100, box["y"] + 8)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 200, box["y"] + 8, steps=3)
+        page.mouse.up()
+        page.wait_for_selector(".pan:not([hidden])")
+        part = drawn()
+        page.get_by_role("button", name="Show all of the time").click()
+        page.wait_for_selector(".pan", state="hidden")
+    assert left["workers"] == 3 and left["done"] == 3 and left["waiting"] == 1
+    assert re.fullmatch(
+        r"\d:\d\d–\d:\d\d, \$0\.\d\d–\$0\.\d\d by 3 that are done.*comes on top\..*1 worker is not in it\.", fact, re.DOTALL
+    ), fact
+    assert re.match(r"1:0\d in sight", closer) and len(set(stepped)) == 3
+    assert fewer < whole == again and shown == 1 and part < whole
+    assert below.startswith("▲entry")
+
+
+def serious(page: Any, source: str) -> list[Any]:
+    """What axe-core holds against what is shown now."""
+    page.evaluate(source)
+    return [
+        (one["id"], [node["html"][:120] for node in one["nodes"]])
+        for one in page.evaluate("axe.run()")["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(program: Program, scheme: str) -> None:
+def test_axe_finds_nothing_serious(program: Program, demo: Demo, scheme: str) -> None:
+    """On every view, and in every dialog."""
     source = browser.axe()
     if source is None:
         pytest.skip(f"{LOUD} for accessibility: axe-core cannot be installed by npm here")
-    demo = Demo(program.home / "data/coordinator.db")
-    try:
-        demo.run()
-        other = demo.earlier("An earlier try", 9_000, 1.0)
-        with serving(program) as page_server, opened(page_server, color_scheme=scheme) as page:
-            task = page_server("/api/tasks").json[0]["id"]
-            pages = [
-                "#/",
-                f"#/session/{demo.session_id}",
-                f"#/session/{demo.session_id}/replay",
-                f"#/task/{task}",
-                f"#/task/{task}/files",
-                "#/cost",
-                f"#/compare/{demo.session_id}/{other}",
-            ]
-            found = {}
-            for where in pages:
-                page.goto(f"{page_server.url}/{where}")
-                page.wait_for_selector("#link[data-state=live]")
-                page.wait_for_timeout(300)
-                page.evaluate(source)
-                result = page.evaluate("axe.run()")
-                found[where] = [
-                    (one["id"], [node["html"][:120] for node in one["nodes"]])
-                    for one in result["violations"]
-                    if one["impact"] in ("serious", "critical")
-                ]
-    finally:
-        demo.close()
-    assert {where: wrong for where, wrong in found.items() if wrong} == {}, json.dumps(found, indent=1)
+    other = demo.earlier("An earlier try", 9_000, 1.0)
+    session = f"#/session/{demo.session_id}"
+    with serving(program) as page_server, opened(page_server, color_scheme=scheme) as page:
+        task = page_server("/api/tasks").json[0]["id"]
+        tabs = [f"#/task/{task}/{tab}" for tab in ("transcript", "prompt", "result", "files", "usage")]
+        views = ["#/", session, f"{session}/replay", *tabs, "#/cost", f"#/compare/{demo.session_id}/{other}"]
+        dialogs = [("#/", "Deny…"), (session, "Message…"), (session, "End session…"), (f"#/task/{task}", "Kill…")]
+        found = {}
+        for where, dialog in [*((view, "") for view in views), *dialogs]:
+            page.goto(f"{page_server.url}/{where}")
+            page.wait_for_selector("#link[data-state=live]")
+            page.wait_for_timeout(300)
+            if dialog:
+                page.get_by_role("button", name=dialog).click()
+                page.wait_for_selector("dialog[open]")
+            elif where == session:
+                page.get_by_role("button", name="Zoom in").click()
+            if wrong := serious(page, source):
+                found[f"{where} {dialog}"] = wrong
+            if dialog:
+                page.keyboard.press("Escape")
+    assert found == {}, json.dumps(found, indent=1)
 
 
 def test_every_text_becomes_a_text_node() -> None:

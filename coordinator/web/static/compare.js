@@ -2,7 +2,7 @@
 
 import { h, line, mark, put } from "./dom.js";
 import { get } from "./api.js";
-import { day, money, named, seconds, SIGNS, span, tokens } from "./format.js";
+import { day, money, named, seconds, SIGNS, span, state, tokens } from "./format.js";
 import { diffLines } from "./actions.js";
 
 const FIELDS = [
@@ -75,7 +75,7 @@ export function compare({ store, args }) {
 
   function side(task) {
     if (!task) return h("td", { class: "muted" }, "–");
-    return h("td", {}, h("a", { href: `#/task/${task.id}` }, h("span", { class: `sign ${task.status}`, "aria-hidden": "true" }, SIGNS[task.status]), ` ${task.status}`), h("span", { class: "muted" }, `  ${span(task.duration_ms)}  ${tokens(task.total_tokens)}  ${money(task.cost_usd)}`));
+    return h("td", {}, h("a", { href: `#/task/${task.id}` }, h("span", { class: `sign ${state(task)}`, "aria-hidden": "true" }, SIGNS[state(task)]), ` ${state(task)}`), h("span", { class: "muted" }, `  ${span(task.duration_ms)}  ${tokens(task.total_tokens)}  ${money(task.cost_usd)}`));
   }
 
   load();
@@ -95,5 +95,5 @@ function difference(one, other) {
   if (one === other) return "same";
   if (!one) return `+${other < 1 ? other.toFixed(4) : other}`;
   const share = Math.round((other / one - 1) * 100);
-  return `${share > 0 ? "+" : ""}${share} %`;
+  return `${share > 0 ? "+" : "−"}${Math.abs(share)} %`;
 }

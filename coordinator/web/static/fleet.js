@@ -166,7 +166,8 @@ function updateTask(element, task) {
   const sign = now === "running" && task.sign ? new Date(task.sign * 1000).toISOString() : null;
   if (sign === null) say(idle, "");
   mark(idle, "data-from", sign);
-  say(tools, task.tool_uses);
-  say(total, tokens(task.total_tokens));
-  say(cost, money(task.cost_usd));
+  say(tools, task.tool_uses || "");
+  const begun = task.total_tokens > 0 || now !== "pending";
+  say(total, begun ? tokens(task.total_tokens) : "");
+  say(cost, begun ? money(task.cost_usd) : "");
 }

@@ -15,7 +15,7 @@ const NEWS = { task_failed: "failed", task_killed: "was killed", approval_asked:
 const WAIT = 60; // ms: what comes in a burst is drawn once
 
 /** What the feed told: sessions and tasks by id, calls that wait, and how far the server's clock is ahead, in seconds. */
-const store = { sessions: new Map(), tasks: new Map(), inbox: [], money: null, task: null, ahead: 0, ready: false };
+const store = { sessions: new Map(), tasks: new Map(), inbox: [], money: null, forecast: null, task: null, ahead: 0, ready: false };
 let view = null, feed = null, scope = null, pending = null;
 
 const main = document.getElementById("main");
@@ -52,7 +52,7 @@ function show() {
 function follow(wanted) {
   feed?.close();
   scope = wanted;
-  Object.assign(store, { sessions: new Map(), tasks: new Map(), money: null, task: null, ready: false });
+  Object.assign(store, { sessions: new Map(), tasks: new Map(), money: null, forecast: null, task: null, ready: false });
   feed = new Feed(wanted, tell, linked);
 }
 
@@ -65,7 +65,7 @@ function tell(kind, data) {
     for (const row of data[name]?.rows ?? []) store[name].set(row.id, Object.assign(row, { sign: row.idle_ms === null ? null : data.now - row.idle_ms / 1000 }));
     for (const id of data[name]?.gone ?? []) store[name].delete(id);
   }
-  for (const name of ["inbox", "money", "task"]) if (name in data) store[name] = data[name];
+  for (const name of ["inbox", "money", "forecast", "task"]) if (name in data) store[name] = data[name];
   const again = data.whole && store.ready;
   store.ready = true;
   if (!pending) {

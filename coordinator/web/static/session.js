@@ -2,7 +2,7 @@
 
 import { announce, h, Keyed, line, mark, put, say } from "./dom.js";
 import { get } from "./api.js";
-import { clock, counted, money, named, percent, seconds, state, tokens } from "./format.js";
+import { clock, counted, money, named, percent, seconds, span, state, tokens } from "./format.js";
 import { copy, kill, send, toast, waitingCall } from "./actions.js";
 import { sessionState } from "./fleet.js";
 import { Log } from "./log.js";
@@ -31,13 +31,15 @@ export function session({ store, args }) {
   const goal = h("h1", { class: "goal" });
   const wholeGoal = h("details", { class: "goal-whole", hidden: true }, h("summary", {}, "The whole goal"), h("pre", { tabindex: 0 }));
   const status = h("span", { class: "nowrap" });
-  const shown = facts(["State", "Spent", "Cache", "Workers", "Time", "Model", "Directory"]);
+  const shown = facts(["State", "Spent", "Cache", "Workers", "Time", "Left", "Model", "Directory"]);
   const bar = h("span", { class: "meter", "aria-hidden": "true", hidden: true }, h("span"));
   const spent = h("span");
   put(shown.values.Spent, spent, bar);
   put(shown.values.State, status);
   const time = h("time");
   put(shown.values.Time, time);
+  const left = h("span"), leftOf = h("span", { class: "muted" }), leftWords = h("span", { class: "hidden" });
+  put(shown.values.Left, left, leftOf, leftWords);
   const end = h("button", { type: "button", class: "quiet-danger", on: { click: () => kill("sessions", id, id) } }, "End session…");
   const replayButton = h("a", { class: "button", href: `#/session/${encodeURIComponent(id)}/replay` }, "Replay");
   const against = h("a", { class: "button", href: `#/compare/${encodeURIComponent(id)}` }, "Compare");
@@ -146,6 +148,21 @@ export function session({ store, args }) {
     readLanes();
   }
 
+  /** How much longer and for how much more, as the workers that are done say it; not there where they say nothing. */
+  function forecast(now) {
+    const told = store.forecast;
+    const [soon, late] = told?.ends_at?.map((at) => Math.max(0, seconds(at) - now)) ?? [0, 0];
+    const time = late > 0 ? (span(soon * 1000) === span(late * 1000) || soon < 1 ? `up to ${span(late * 1000)}` : `${span(soon * 1000)}–${span(late * 1000)}`) : "";
+    const cash = told?.cost_usd ? `${money(told.cost_usd[0])}–${money(told.cost_usd[1])}` : "";
+    mark(shown.values.Left.parentElement, "hidden", time || cash ? null : "");
+    say(left, [time, cash].filter(Boolean).join(", "));
+    say(leftOf, told ? ` by ${told.done} that are done` : "");
+    const answer = told?.waiting ? ` The time until you answer ${counted(told.waiting, "worker")} is not in it.` : "";
+    const words = told ? `For ${counted(told.workers, "worker")}, if they take what the quicker and the slower of those that are done took. What the coordinator does itself and asks for next comes on top.${answer}` : "";
+    mark(shown.values.Left, "title", words || null);
+    say(leftWords, words);
+  }
+
   /** The slider over what is stored: events are its steps. */
   function replaying() {
     let events = [], timer = null, sliding = null;
@@ -220,6 +237,7 @@ export function session({ store, args }) {
   queueMicrotask(() => follow(args));
   return {
     element, update, follow,
+    tick: forecast,
     close: () => {
       closed = true;
       replay.stop();
