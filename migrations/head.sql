@@ -285,4 +285,10 @@ CREATE TABLE shared_files (
 	CONSTRAINT pk_shared_files PRIMARY KEY (session_id, path), 
 	CONSTRAINT fk_shared_files_session_id FOREIGN KEY(session_id) REFERENCES sessions (id) ON DELETE CASCADE
 );
-INSERT INTO alembic_version VALUES ('0007');
+CREATE TABLE commit_marks (
+	connection TEXT NOT NULL, 
+	number INTEGER NOT NULL, 
+	at DOUBLE NOT NULL, 
+	CONSTRAINT pk_commit_marks PRIMARY KEY (connection)
+);
+INSERT INTO alembic_version VALUES ('0008');

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]\w*)")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
     """What a kind of database brings along. `connect` opens a connection with its settings, outside a transaction; `begin`
-    are the statements with which a writing, and a reading, transaction begins."""
+    are the statements with which a writing, and a reading, transaction begins; `{connection}` in them is the connection's id."""
 
     connect: Callable[[], Any]
     errors: type[Exception]
@@ -36,13 +37,23 @@ class Driver:
     begin_reading: str
     is_sqlite: bool
     is_alive: Callable[[Any], bool] = lambda driver: True
-    id_of: Callable[[Any], str | None] = lambda begun: None  # of a writing transaction, by what its beginning answered
+    number_of: Callable[[Any], int | None] = lambda begun: None  # of a writing transaction, by what its beginning answered
+    forget: str = ""  # what takes away the marks of connections that are gone
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a writing transaction leaves in a server's database, if it takes place: its number among those of its connection
+    (`commit_marks`). The server's own numbers are no mark: one that crashes gives again what it had not yet stored."""
+
+    connection: str
+    number: int
 
 
 class Connection:
     """One transaction's view of a database. `driver` is the driver's own connection."""
 
-    __slots__ = ("_spec", "begins", "clock", "driver", "sharing", "transaction_id", "updating")
+    __slots__ = ("_id", "_spec", "begins", "clock", "driver", "mark", "sharing", "updating")
 
     def __init__(self, driver: Any, spec: Driver, clock: Callable[[], float]) -> None:
         self.driver = driver
@@ -53,7 +64,8 @@ class Connection:
         # That the id in `{0}` begins with `:ref`. Ids are letters and digits, so a range says it, which an index serves; a
         # server may sort them in another order than that of their codes.
         self.begins = ("({0} >= :ref AND {0} < :ref || '~')" if spec.is_sqlite else "starts_with({0}, :ref)").format
-        self.transaction_id: str | None = None  # by which a server knows a writing transaction
+        self.mark: Mark | None = None  # of the last writing transaction
+        self._id = uuid.uuid4().hex
         self._spec = spec
 
     def execute(self, sql: str, /, **values: Any) -> Any:
@@ -105,8 +117,12 @@ class Connection:
         if reading:
             self.driver.execute(self._spec.begin_reading)
         else:
-            self.transaction_id = self._spec.id_of(self.driver.execute(self._spec.begin_writing))
+            begun = self.driver.execute(self._spec.begin_writing.replace("{connection}", self._id))
+            number = self._spec.number_of(begun)
+            self.mark = None if number is None else Mark(self._id, number)
         try:
+            if not reading and self.mark is not None and self.mark.number == 1:
+                self.driver.execute(self._spec.forget)
             yield
             self.driver.execute("ROLLBACK" if reading else "COMMIT")
         except BaseException:

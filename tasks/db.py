@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks import upgrade
-from tasks.connection import Connection, Pool
+from tasks.connection import Connection, Mark, Pool
 from tasks.engine import Place, authorize_reading, open_pool, parse_place
 from tasks.errors import DatabaseError, DatabaseGone, IntegrityError
 from tasks.explain import explain, is_busy
@@ -91,7 +91,7 @@ class Database:
 
     def _run(self, fn: Callable[[Connection], T], *, reading: bool) -> T:
         driver, tries, patience = self.pool.driver, 1, Patience()
-        committing: tuple[str, T] | None = None  # a transaction that may have taken place, and what it gave
+        committing: tuple[Mark, T] | None = None  # a transaction that may have taken place, and what it gave
         while True:
             try:
                 if committing is not None and was_committed(self.pool, committing[0]):
@@ -99,8 +99,8 @@ class Database:
                 committing = None
                 with self.pool.connection() as connection, connection.transaction(reading=reading):
                     value = fn(connection)
-                    if not reading and connection.transaction_id is not None:
-                        committing = (connection.transaction_id, value)
+                    if not reading and connection.mark is not None:
+                        committing = (connection.mark, value)
                 return value
             except driver.integrity as error:
                 raise IntegrityError(str(error)) from error

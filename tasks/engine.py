@@ -38,6 +38,12 @@ SHOWING = ASKING | {
 }  # fmt: skip
 CONNECT_TIMEOUT = 10  # seconds, PostgreSQL
 HELD = 2.0  # seconds
+MARKS_KEPT = 3600  # seconds; nobody asks for a mark when the server was away for so long
+_NOW = "extract(epoch FROM clock_timestamp())"
+_MARK = (
+    f"INSERT INTO commit_marks VALUES ('{{connection}}', 1, {_NOW}) "
+    f"ON CONFLICT (connection) DO UPDATE SET number = commit_marks.number + 1, at = {_NOW} RETURNING number"
+)
 _UNREADABLE = "the database URL cannot be read; it looks like postgresql://user@host/name"
 
 
@@ -144,20 +150,20 @@ def _postgres(url: str) -> Driver:
         errors=psycopg.Error,
         integrity=psycopg.IntegrityError,
         begin_writing=f"BEGIN; SET LOCAL idle_in_transaction_session_timeout = {int(HELD * 1000)}; "
-        f"SELECT pg_advisory_xact_lock({POSTGRES_LOCK}), pg_notify('{CHANNEL}', ''), "
-        "pg_current_xact_id()::text",
+        f"SELECT pg_advisory_xact_lock({POSTGRES_LOCK}), pg_notify('{CHANNEL}', ''); {_MARK}",
         begin_reading="BEGIN",
         is_sqlite=False,
         is_alive=_answers,
-        id_of=_transaction_id,
+        number_of=_number,
+        forget=f"DELETE FROM commit_marks WHERE at < {_NOW} - {MARKS_KEPT}",
     )
 
 
-def _transaction_id(begun: Any) -> str:
-    """Of the three answers the last holds it."""
-    begun.nextset()
-    begun.nextset()
-    return str(begun.fetchone()[2])
+def _number(begun: Any) -> int:
+    """Of the four answers the last holds it."""
+    for _ in range(3):
+        begun.nextset()
+    return int(begun.fetchone()[0])
 
 
 def _answers(driver: Any) -> bool:

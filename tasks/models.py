@@ -382,3 +382,12 @@ shared_files = Table(
     Column("digest", CleanText, nullable=False),
     Column("content", CleanText),  # base64; NULL: it was removed
 )
+
+# The last writing transaction of each connection to a server, by its number among them (`outage.py`).
+commit_marks = Table(
+    "commit_marks",
+    metadata,
+    Column("connection", CleanText, primary_key=True),
+    Column("number", Big, nullable=False),
+    Column("at", Double, nullable=False),  # by the server's clock
+)

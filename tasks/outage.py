@@ -4,7 +4,7 @@
    that gave up waiting for this process (`engine.HELD`).
    An SQLite file is never away.
 2. A transaction is tried again as a whole; what it was to do touches nothing but its connection.
-3. A commit whose answer was lost may have happened. The server knows (`was_committed`), so nothing is done twice.
+3. A commit whose answer was lost may have happened. It left a mark if it did (`was_committed`), so nothing is done twice.
 4. It ends: after `OUTAGE` the error is told as any other.
 """
 
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import time
 
-from tasks.connection import Pool
+from tasks.connection import Mark, Pool
 
 OUTAGE = 60.0  # seconds that a server may be away
 PAUSE = 0.1  # seconds between two tries
 _GOING = (  # what a server says of itself: told to end, crashed, not ready yet, waited too long for us, full
     "57P01", "57P02", "57P03", "57P05", "25P03", "53300",
 )  # fmt: skip
-_NEVER_BEGAN = "22023"  # its word for a transaction whose number it has not reached: it crashed before it knew of that
 
 
 def is_away(error: BaseException) -> bool:
@@ -48,16 +47,9 @@ class Patience:
         return True
 
 
-def was_committed(pool: Pool, transaction_id: str) -> bool:
-    """Whether the transaction took place; waits until that is settled. Raises what the driver raises."""
-    with pool.connection() as connection:
-        while True:
-            try:
-                status = connection.value("SELECT pg_xact_status(CAST(:id AS xid8))", id=transaction_id)
-            except pool.driver.errors as error:
-                if getattr(error, "sqlstate", None) == _NEVER_BEGAN:
-                    return False
-                raise
-            if status != "in progress":
-                return bool(status == "committed")
-            time.sleep(PAUSE)
+def was_committed(pool: Pool, mark: Mark) -> bool:
+    """Whether the transaction took place. Asked as one that writes: that waits for it, should it still be about to end. Raises
+    what the driver raises."""
+    with pool.connection() as connection, connection.transaction():
+        number = connection.value("SELECT number FROM commit_marks WHERE connection = :id", id=mark.connection)
+    return number is not None and int(number) >= mark.number

@@ -24,7 +24,7 @@ from tasks.engine import Place, connect_sqlite
 from tasks.errors import DatabaseError
 from tasks.explain import code_of, explain
 
-HEAD_REVISION = "0007"
+HEAD_REVISION = "0008"
 LOCK_WAIT = 120.0  # seconds: a migration of a large file takes a while
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
-from tasks.connection import Connection
+from tasks.connection import Connection, Mark
 from tasks.db import Database
 from tasks.errors import DatabaseError, IntegrityError
 from tasks.explain import explain, is_busy
@@ -193,7 +193,7 @@ class _Session:
 
     def commit(self, group: list[_Job]) -> None:
         tries, patience, errors = 1, Patience(), self._db.pool.driver.errors
-        committing: str | None = None  # a transaction that may have taken place
+        committing: Mark | None = None  # a transaction that may have taken place
         while True:
             self._db.check_file()
             try:
@@ -203,7 +203,7 @@ class _Session:
                 connection = self._connection or self._open()
                 with connection.transaction():
                     _run_group(connection, group, errors)
-                    committing = connection.transaction_id
+                    committing = connection.mark
                 return
             except errors as error:
                 if is_busy(error) and tries < TRIES:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from tasks import events, outage
-from tasks.connection import Connection
+from tasks.connection import Connection, Mark
 from tasks.db import Database
 from tasks.errors import DatabaseError
 from tasks.outage import was_committed
@@ -140,18 +140,44 @@ def test_a_commit_whose_answer_was_lost_is_not_done_again(
     assert left == [] and notes(store) == ["once"]
 
 
-def test_the_server_knows_of_a_transaction_whether_it_took_place(store: Store) -> None:
-    kept = store.db.write(lambda conn: conn.transaction_id)
-    lost: list[str | None] = []
+def test_a_mark_says_of_a_transaction_whether_it_took_place(store: Store) -> None:
+    kept = store.db.write(lambda conn: conn.mark)
+    lost: list[Mark | None] = []
 
     def fail(conn: Connection) -> None:
-        lost.append(conn.transaction_id)
+        lost.append(conn.mark)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         store.db.write(fail)
     assert kept and lost[0]
+    store.db.pool.close()  # a connection that broke is not used again
     assert was_committed(store.db.pool, kept) and not was_committed(store.db.pool, lost[0])
+
+
+def test_what_a_crash_took_counts_as_lost_though_the_server_gives_its_number_again(store: Store) -> None:
+    """Of a transaction that wrote nothing durable a server that crashes knows nothing, and counts on from before it."""
+
+    def number(conn: Connection) -> Any:
+        return conn.value("SELECT pg_current_xact_id()::text"), conn.mark
+
+    connection = store.db.pool.take()
+    with suppress(DatabaseError, store.db.pool.driver.errors), connection.transaction():
+        lost_id, lost = number(connection)
+        server().stop()
+    server().start()
+    others = {store.db.write(number)[0] for _ in range(20)}
+    assert lost_id in others, "given again"
+    assert lost is not None and not was_committed(store.db.pool, lost)
+
+
+def test_marks_of_connections_that_are_long_gone_are_taken_away(store: Store) -> None:
+    store.db.write(lambda conn: conn.execute("INSERT INTO commit_marks VALUES ('old', 7, 0), ('new', 7, 1e12)"))
+    other = Database.open(store.place)
+    other.write(note(store, "first"))
+    other.close()
+    left = {row[0] for row in store.db.query("SELECT connection FROM commit_marks")[1]}
+    assert "new" in left and "old" not in left
 
 
 def test_an_outage_that_does_not_end_is_told_in_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
