@@ -8,6 +8,8 @@ PYTEST := $(VENV)/bin/python -m pytest
 TESTS ?=
 # As an installed program is: else where no bytecode may be written (PYTHONDONTWRITEBYTECODE) each start would compile all of it.
 COMPILED := $(VENV)/bin/python -m compileall -q coordinator worker_agent tasks migrations bench tests
+# What pytest makes of the tests' asserts, once and not by each of its processes.
+REWRITTEN := $(VENV)/bin/python -m tests.support.rewritten
 # A limit for the whole command, should one of its own processes stand still; in the foreground, so that Ctrl+C reaches it.
 LIMIT = $(shell command -v timeout >/dev/null 2>&1 && echo timeout --foreground --kill-after=30)
 
@@ -41,6 +43,7 @@ run: $(STAMP)
 # What failed beside others is run once more, alone: a time limit that a busy machine broke is told apart from a fault, and named.
 test: $(STAMP)
 	@$(COMPILED)
+	@$(REWRITTEN)
 	@unset MAKEFLAGS MAKELEVEL MFLAGS; \
 	$(if $(LIMIT),$(LIMIT) 1700) $(PYTEST) -m 'not slow and not real' -n auto --dist worksteal $(TESTS); code=$$?; \
 	[ $$code -eq 1 ] || exit $$code; \

@@ -5,7 +5,8 @@ catches everything, would stand for ever and the whole run with it. So a second,
 ends the process, whatever it does; under xdist another worker goes on with the rest.
 
 A test of a long conversation leaves many megabytes in cycles of few objects (servers, engines, their tasks), which the collector does
-not come to look for: it counts objects, not bytes. So it is called when the process has grown.
+not come to look for: it counts objects, not bytes. So it is called when the process has grown. What was collected to be tested
+stays to the end and is never looked at: each look at these millions of objects would take a second.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ def limit_of(item: pytest.Item) -> float:
     marker = item.get_closest_marker("timeout")
     own = marker.args[0] if marker and marker.args else None
     return float(own or item.config.getoption("timeout") or item.config.getini("timeout") or 60)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

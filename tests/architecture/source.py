@@ -13,7 +13,8 @@ PACKAGES = ("coordinator", "worker_agent", "tasks", "migrations")
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Dotted name → syntax tree of every module of the four packages."""
+    """Dotted name → syntax tree of every module of the four packages. To be asked for inside of tests: every process that
+    collects them would parse all of the source else."""
     trees = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -22,11 +23,16 @@ def modules() -> dict[str, ast.Module]:
     return trees
 
 
+@cache
+def nodes(name: str) -> tuple[ast.AST, ...]:
+    """What `ast.walk` finds in a module, walked once for all tests."""
+    return tuple(ast.walk(modules()[name]))
+
+
 def imports(name: str, *, at_start_only: bool = False) -> Iterator[str]:
     """Every module that `name` imports, typing-only imports and those inside functions included; with `at_start_only`
     only what runs when the module itself is imported."""
-    tree = modules()[name]
-    for node in _statements(tree.body) if at_start_only else ast.walk(tree):
+    for node in _statements(modules()[name].body) if at_start_only else nodes(name):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -48,7 +48,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
     while not holds():
         if time.monotonic() > deadline:
             return False
-        os.sched_yield()
+        time.sleep(0.005)
     return True
 
 
