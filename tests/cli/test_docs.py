@@ -57,6 +57,14 @@ def test_every_command_that_is_shown_works(program: Program, page: Path) -> None
     assert done.returncode == 0, (done.stdout[-500:], done.stderr[-2_000:])
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_no_command_is_shown_in_a_block_that_nobody_runs(page: Path) -> None:
+    for language, body in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        assert language, f"a block without a language: {body[:80]}"
+        if language not in ("console", "python"):
+            assert not re.search(r"^\s*(\$ |coordinator |make |git |uv |pipx? )", body, re.MULTILINE), body[:80]
+
+
 def test_the_reference_is_what_the_code_says() -> None:
     assert reference.stale() == [], "run `python -m scripts.reference`"
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
+
+import pytest
 
 from coordinator.cli.failures import MEANINGS
 from coordinator.cli.lazy import Entry
@@ -42,3 +47,27 @@ def test_help_lists_the_same_commands_with_the_same_words(program: Program) -> N
 def test_every_short_form_is_named() -> None:
     for name, entry in COMMANDS.items():
         assert not entry.short_for or f"`{name}`" in README
+
+
+@pytest.mark.slow
+def test_the_files_that_are_shown_are_right(program: Program) -> None:
+    """An agent, a skill, settings with a rule and a hook, flags of a project: as a reader would copy them."""
+    agent, skill = re.findall(r"```markdown\n(.*?)```", README, re.DOTALL)
+    (settings,) = re.findall(r"```json\n(.*?)```", README, re.DOTALL)
+    (flags,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    for path, text in {
+        program.home / ".claude/agents/reviewer.md": agent,
+        program.home / ".claude/skills/release-notes/SKILL.md": skill,
+        program.home / ".claude/settings.json": settings,
+        program.cwd / ".coordinator/settings.toml": flags,
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = {kind: [one["name"] for one in program(kind, "list", "--json").json] for kind in ("agents", "skills")}
+    checked = [program(kind, "validate") for kind in ("agents", "skills")]
+    ruled = program("permissions", "test", "Bash(npm run test:unit)")
+    listed = program("config", "list").out
+    assert "reviewer" in found["agents"] and "release-notes" in found["skills"]
+    assert [done.code for done in checked] == [0, 0], checked
+    assert ruled.code == 0 and "npm run test" in ruled.out, ruled
+    assert json.loads(settings)["hooks"] and all(name in listed for name in tomllib.loads(flags)), listed
