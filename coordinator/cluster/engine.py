@@ -89,6 +89,8 @@ class Engine:
         self._database = database
         self._pool: AsyncConnectionPool | None = None
         self._worker: int | None = None  # as whom the engine knows this process, once it takes jobs
+        self._runs: dict[asyncio.Task[None], Job] = {}
+        self._in_doubt = False  # a job may have been taken in vain: nobody here heard which
         self._news = asyncio.Event()  # something was offered, or a slot is free
 
     async def open(self) -> None:
@@ -101,6 +103,7 @@ class Engine:
         self._pool = AsyncConnectionPool(
             self._database.place.url,
             kwargs={"options": f"-c search_path={SCHEMA}"},
+            configure=lambda connection: connection.set_autocommit(True),  # each call is one statement
             min_size=1,
             max_size=4,
             timeout=WAIT,
@@ -133,10 +136,10 @@ class Engine:
         of `run` have. `run` answers whether it is done with the task: else, or if it raises, the task is offered again."""
         queues = queues_of(tags)
         listening = asyncio.create_task(self._listen(queues), name="offers")
-        runs: set[asyncio.Task[None]] = set()
+        runs = self._runs
 
         def ended(one: asyncio.Task[None]) -> None:
-            runs.discard(one)
+            del runs[one]
             self._news.set()
 
         try:
@@ -144,7 +147,7 @@ class Engine:
                 self._news.clear()
                 job = await self._take(queues) if len(runs) < slots else None
                 if job is not None:
-                    runs.add(one := asyncio.create_task(self._carry(job, run), name=f"offer {job.id}"))
+                    runs[one := asyncio.create_task(self._carry(job, run), name=f"offer {job.id}")] = job
                     one.add_done_callback(ended)
                     continue
                 with suppress(TimeoutError):
@@ -174,12 +177,29 @@ class Engine:
         try:
             if self._worker is None:
                 self._worker = await manager.register_worker()
+            if self._in_doubt:
+                await self._give_back_unheard(self._worker)
             return await manager.fetch_job(queues=queues, worker_id=self._worker)
-        except ConnectorException as error:
+        except (ConnectorException, DatabaseError) as error:
+            self._in_doubt = True
             log.warning("nothing can be taken now: %s", error.__cause__ or error)
             if type(error.__cause__).__name__ == "ForeignKeyViolation":
                 self._worker = None  # so long silent that others forgot it
             return None
+
+    async def _give_back_unheard(self, worker: int) -> None:
+        """Offer again what the engine takes for running here and does not: the answer that named it was lost on its way.
+        Called between two takings alone."""
+        held = {job.id for job in self._runs.values()}
+        for job in await self.app.job_manager.list_jobs_async(worker_id=worker, status="doing"):
+            if job.id not in held:
+                await self._offer_again(job)
+        self._in_doubt = False
+
+    async def _offer_again(self, job: Job) -> None:
+        """Before the old one goes: who dies between leaves one."""
+        await self.offer(str(job.task_kwargs["task_id"]), tags_of(job.queue))
+        await self._finish(job)
 
     async def _carry(self, job: Job, run: Callable[[str], Awaitable[bool]]) -> None:
         task_id, tags = str(job.task_kwargs["task_id"]), tags_of(job.queue)
@@ -224,8 +244,7 @@ class Engine:
         for job in stalled:
             task_id = str(job.task_kwargs["task_id"])
             log.warning("task %s is offered again: the node that ran it is silent", task_id)
-            await self.offer(task_id, tags_of(job.queue))  # before the old one goes: a node that dies between leaves one
-            await self._finish(job)
+            await self._offer_again(job)
         if stalled:
             await manager.prune_stalled_workers(FORGOTTEN)
         return [str(job.task_kwargs["task_id"]) for job in stalled]
