@@ -56,9 +56,8 @@ class Line:
     def break_all(self) -> None:
         """Every connection that is open now."""
         with self._lock:
-            opened, self._open = self._open, []
-        for one in opened:
-            _end(one)
+            for one in self._open:
+                _end(one)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -72,18 +71,29 @@ class Line:
         while True:
             try:
                 client, _ = self._listening.accept()
-            except OSError:  # closed
+            except OSError:  # it is over
+                self._listening.close()
                 return
             if self._due(ACCEPTED, exact=True) is not None:
-                _end(client)
+                client.close()
                 continue
             upstream = socket.create_connection(self._to)
             with self._lock:
                 self._open += [client, upstream]
             answering = threading.Event()  # set: what the server says is passed on
             answering.set()
-            threading.Thread(target=self._forth, args=(client, upstream, answering), daemon=True).start()
-            threading.Thread(target=self._back, args=(client, upstream, answering), daemon=True).start()
+            threading.Thread(target=self._carry, args=(client, upstream, answering), daemon=True).start()
+
+    def _carry(self, client: socket.socket, upstream: socket.socket, answering: threading.Event) -> None:
+        """Closed by one thread, when none can be about to read: its number may be another connection's at once."""
+        back = threading.Thread(target=self._back, args=(client, upstream, answering), daemon=True)
+        back.start()
+        self._forth(client, upstream, answering)
+        back.join()
+        with self._lock:
+            self._open = [one for one in self._open if one not in (client, upstream)]
+        client.close()
+        upstream.close()
 
     def _due(self, sent: bytes, *, exact: bool = False) -> _Cut | None:
         with self._lock:
@@ -116,6 +126,5 @@ class Line:
 
 
 def _end(one: socket.socket) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # the other side has gone already
         one.shutdown(socket.SHUT_RDWR)
-    one.close()
