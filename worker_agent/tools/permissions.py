@@ -12,7 +12,7 @@ What holds without any rule:
   not proved asks: an expansion, a loop, a here-document, `xargs`. No list of bad things decides here.
 - `acceptEdits` runs edits inside the roots, and of `Bash` the commands `mkdir touch rm mv cp sed` and redirections whose
   targets lie inside; any other command only where the operating system holds it there. Places that grant rights
-  (`places.py`) still ask. `plan` only reads. `dontAsk` denies what would ask. `bypassPermissions` runs everything that no
+  (`places.py`) still ask, under an allow rule too, unless it names them (`Edit(.claude/**)`). `plan` only reads. `dontAsk` denies what would ask. `bypassPermissions` runs everything that no
   deny or ask rule speaks about.
 - Each `Allow` for `Bash` names how far the command is to be held (`Confine`): `READ_ONLY` where reading allowed it,
   `WORKSPACE` in `acceptEdits`, `GUARD` where a rule, a mode, a hook or a person took the responsibility.
@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 from worker_agent import tool_facts
 from worker_agent.tool_facts import Access, Facts, Specifier
 from worker_agent.tools.base import Allow, Ask, Confine, Decision, Deny, Input, Passthrough, Tool, ToolContext
+from worker_agent.tools.places import rights_named
 from worker_agent.tools.rules import (
     Behavior,
     Kind,
@@ -298,15 +299,25 @@ class _Call:
         return None
 
     def _is_free_to_edit(self, path: Path) -> bool:
-        return inside(path, self.places.roots) and not edit_path_is_protected(path, self.places.roots, self.places.home)
+        return inside(path, self.places.roots) and not self._protected(path)
+
+    def _protected(self, path: Path) -> bool:
+        return edit_path_is_protected(path, self.places.roots, self.places.home)
 
     def _by_rule(self, shell: ShellJudge | None) -> Verdict | None:
         if shell and (rule := shell.allowed()):
             return _allowed(rule, str(rule.source), f"{rule.text} allows it")
         for rule in self._speaking(self.rules.allow):
-            if not shell and self._matches(rule):
+            if not shell and self._matches(rule) and self._means_rights(rule):
                 return _allowed(rule, str(rule.source), f"{rule.text} allows it")
         return None
+
+    def _means_rights(self, rule: Rule) -> bool:
+        """Whether an allow rule was written about what the call edits: what grants rights is to be named in it."""
+        if self.facts.access is not Access.EDIT:
+            return True
+        places = self.places
+        return all(rule.says(rights_named(path, places.roots, places.home)) for path in self._paths())
 
     def _otherwise(self, shell: ShellJudge | None, own: Decision) -> Verdict:
         if isinstance(own, Ask):
@@ -325,6 +336,8 @@ class _Call:
     def _why_not(self) -> str:
         if self._reads():
             return f"{resolve(next(self._paths()))} lies outside the working directories"
+        if self.facts.access is Access.EDIT and (found := next(filter(self._protected, self._paths()), None)) is not None:
+            return f"{found} grants rights, and no rule names it"
         return f"no rule allows {self.facts.name}"
 
     def _suggestion(self, shell: ShellJudge | None) -> str | None:

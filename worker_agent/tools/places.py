@@ -79,6 +79,15 @@ def grants_rights(path: Path, roots: Sequence[Path], home: Path) -> bool:
     return any(_grants(candidate, _both(roots), _both((home,))) for candidate in _both((path,)))
 
 
+def rights_named(path: Path, roots: Sequence[Path], home: Path) -> frozenset[str]:
+    """By which names `path` (absolute) grants rights, in small letters: `.claude` of `x/.claude/agents/a.md`. None where it
+    grants none. A rule that says such a name was written about it. Never raises."""
+    every, homes = _both(roots), _both((home,))
+    ways = ([PurePath(candidate), *PurePath(candidate).parents][::-1] for candidate in _both((path,)))
+    found = (next((place for place in way if _grants(str(place), every, homes)), None) for way in ways)
+    return frozenset(place.name.casefold() for place in found if place is not None)
+
+
 def holds_secrets(path: Path, home: Path) -> bool:
     """Whether `path` (absolute) is, or lies in, a known place of keys, tokens or passwords. Never raises."""
     for candidate in _both((path,)):
@@ -113,13 +122,13 @@ _DIRECTORIES, _FILES = frozenset(RIGHTS_DIRECTORIES), frozenset(RIGHTS_FILES)
 
 
 def _grants(path: str, roots: Sequence[str], homes: Sequence[str]) -> bool:
-    if any(_within(part, RIGHTS_IN_HOME) for part in _below(path, homes)):
+    # The innermost root: the scratchpad and worktrees may lie below the data directory, or below `.claude`.
+    root = max((root for root in roots if _inside(path, root)), key=len, default=None)
+    places = (f"{home.rstrip('/')}/{name}" for home in homes for name in RIGHTS_IN_HOME)
+    if any(_inside(path, place) and (root is None or not _inside(root, place)) for place in places):
         return True
-    holding = [root for root in roots if _inside(path, root)]
-    if not holding:
+    if root is None:
         return _within(path, RIGHTS_OF_THE_SYSTEM) or names_a_right(PurePath(path).parts)
-    # The innermost root: the scratchpad may lie below the data directory, a worktree below `.claude`.
-    root = max(holding, key=len)
     below = PurePath(path).parts[len(PurePath(root).parts) :]
     return names_a_right(below) or _in_a_git_directory(Path(root), below)
 

@@ -96,6 +96,10 @@ class Rule:
         if behavior is not Behavior.ALLOW and (named := tool_facts.meant_by(tool)):
             raise RuleError(f"{text!r}: there is no tool {tool!r}; write {named}")
         _check_tool_glob(text, tool, behavior)
+        if specifier in ("*", "**") and tool_facts.of(tool).main_field:
+            if behavior is Behavior.ALLOW and tool_facts.of(tool).access is not Access.NONE:
+                return cls(text, tool, specifier, behavior, Kind.PATH, source)  # a pattern: what lies in the directory
+            specifier = None
         if specifier is None:
             return cls(text, tool, None, behavior, Kind.WHOLE, source)
         kind = _kind(text, tool, specifier, behavior)
@@ -178,6 +182,11 @@ class Rule:
         tests = [self._one_path(candidate, places) for candidate in {lexical, resolved}]
         return all(tests) if self.behavior is Behavior.ALLOW else any(tests)
 
+    def says(self, names: Iterable[str]) -> bool:
+        """Whether each of these names (in small letters) stands in a pattern about paths, as a part of its own."""
+        parts = re.sub(r"\\(.)", r"\1", self.specifier or "").casefold().split("/") if self.kind is Kind.PATH else []
+        return set(names) <= set(parts)
+
     def matches_as_written(self, path: Path, places: Places) -> bool:
         """The same without following links: for many files at once."""
         return self.kind is Kind.WHOLE or self._one_path(path, places)
@@ -245,7 +254,7 @@ def _split(text: str) -> tuple[str, str | None]:
     specifier = rest[:-1].strip()
     if not specifier:
         raise RuleError(f"{text!r}: nothing between the brackets; write `{name}` for all of it")
-    return facts.name, None if specifier in ("*", "**") and facts.main_field else specifier
+    return facts.name, specifier
 
 
 def _check_tool_glob(text: str, tool: str, behavior: Behavior) -> None:

@@ -257,3 +257,31 @@ def test_a_fence_names_the_file_of_that_very_name_and_an_allowance_does_not(tmp_
     assert [behavior(name, disallowed=[rule]) == "deny" for name in ("[id]", "i", "x")] == [True, True, False]
     if group == "Edit":
         assert [behavior(name, allowed=[rule]) for name in ("[id]", "i", "x")] == ["ask", "allow", "ask"]
+
+
+@pytest.mark.parametrize("rule", ["Edit", "Edit(**)", "Edit(./**)", "Edit(src/**)", "Write(*)"])
+@pytest.mark.parametrize(
+    "name",
+    [".claude/settings.json", "src/.git/hooks/pre-commit", "src/.envrc", ".mcp.json", "src/.claude/agents/a.md", ".bashrc"],
+)
+def test_what_grants_rights_asks_under_a_rule_that_does_not_name_it(project: Path, rule: str, name: str) -> None:
+    judged = policy(project, allow=[rule])
+    assert says(judged, "Write", file_path=name) == "ask"
+    assert says(judged, "Write", file_path="src/a.py") == "allow"
+    suggestion = judged.explain("Write", {"file_path": name}).decision
+    assert isinstance(suggestion, Ask) and suggestion.suggestion
+    assert says(policy(project, allow=[rule, suggestion.suggestion]), "Write", file_path=name) == "allow"
+
+
+def test_a_rule_that_names_what_grants_rights_allows_it(project: Path) -> None:
+    judged = policy(project, allow=["Edit(.claude/**)", "Edit(~/.bashrc)"])
+    assert says(judged, "Edit", file_path=".claude/settings.json") == says(judged, "Edit", file_path="~/.bashrc") == "allow"
+    assert says(judged, "Edit", file_path=".git/config") == "ask"
+
+
+@pytest.mark.parametrize("rule", ["Edit(**)", "Edit(*)", "Write(*)", "Write(**)"])
+def test_a_pattern_without_a_root_allows_nothing_outside(project: Path, rule: str) -> None:
+    judged = policy(project, allow=[rule])
+    assert says(judged, "Write", file_path="deep/down/n") == "allow"
+    assert says(judged, "Write", file_path="../n") == says(judged, "Write", file_path="~/n") == "ask"
+    assert policy(project, deny=[rule]).removes("Write")

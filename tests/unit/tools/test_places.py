@@ -94,3 +94,9 @@ def test_known_places_of_secrets_are_known(home: Path, name: str) -> None:
 def test_other_places_hold_no_secrets(home: Path) -> None:
     assert not any(holds_secrets(home / name, home) for name in ("work/.env", "work/.ssh/x", ".config/nvim/init.lua", ".sshx"))
     assert holds_secrets(Path("/etc/shadow"), home) and not holds_secrets(Path("/etc/passwd"), home)
+
+
+def test_a_worktree_below_the_data_directory_is_free_itself(home: Path) -> None:
+    root = home / ".local/share/coordinator/worktrees/s/w"
+    assert not grants_rights(root / "src/a.py", (root,), home)
+    assert grants_rights(root / ".envrc", (root,), home) and grants_rights(root.parents[2] / "trust.json", (root,), home)
