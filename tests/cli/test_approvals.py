@@ -40,7 +40,7 @@ def waiting(program: Program, count: int = 1) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
 
     def there() -> bool:
-        rows[:] = program("inbox", "--json").json
+        rows[:] = program.here("inbox", "--json").json
         return len(rows) >= count
 
     until(there)
@@ -51,15 +51,15 @@ def test_a_call_waits_is_seen_everywhere_and_runs_once_when_it_is_approved(progr
     with FakeAPI(fleet(coordinator("one", final="all done"), by_turn(touch("made"), "I made it"))) as api:
         with running(program, api, "run", "goal", *WAIT) as process:
             (call,) = waiting(program)
-            (task,) = program("ps", "--json").json
-            listed = program("ps").out
-            shown = program("inbox").out
+            (task,) = program.here("ps", "--json").json
+            listed = program.here("ps").out
+            shown = program.here("inbox").out
             assert not (program.cwd / "made").exists()
-            done = program("approve", call["id"])
+            done = program.here("approve", call["id"])
             out, err = process.communicate(timeout=30)
-            again = program("approve", call["id"])
-            denied = program("deny", call["id"], "-m", "too late")
-            unknown = program("approve", "qnowhere0")
+            again = program.here("approve", call["id"])
+            denied = program.here("deny", call["id"], "-m", "too late")
+            unknown = program.here("approve", "qnowhere0")
     assert set(call) >= {"id", "session_id", "task_id", "agent", "tool", "input", "suggested_rule", "asked_at"}
     assert (call["tool"], call["input"], call["agent"]) == ("Bash", {"command": "touch made"}, "worker")
     assert (call["task_id"], call["session_id"]) == (task["id"], task["session_id"])
@@ -78,7 +78,7 @@ def test_a_denial_reaches_the_model_with_its_reason(program: Program) -> None:
     with FakeAPI(fleet(coordinator("one"), by_turn(touch("made"), "then not"))) as api:
         with running(program, api, "run", "goal", *WAIT, "--output-format", "json") as process:
             (call,) = waiting(program)
-            assert program("deny", call["id"], "-m", "not on my machine").code == 0
+            assert program.here("deny", call["id"], "-m", "not on my machine").code == 0
             out, err = process.communicate(timeout=30)
         told = [request.user_text for request in api.requests if "not on my machine" in request.user_text]
     assert process.returncode == 0, err
@@ -104,14 +104,14 @@ def test_a_rule_given_with_the_answer_holds_for_what_waits_and_what_comes(progra
         with running(program, api, "run", "goal", *WAIT) as process:
             calls = waiting(program, 2)
             first = next(call for call in calls if call["input"]["command"] == "touch first")
-            other = program("approve", first["id"], "--match", "Bash(rm:*)")
-            broken = program("approve", first["id"], "--match", "Bash(")
-            assert program("approve", first["id"], "--match", "Bash(touch:*)").code == 0
+            other = program.here("approve", first["id"], "--match", "Bash(rm:*)")
+            broken = program.here("approve", first["id"], "--match", "Bash(")
+            assert program.here("approve", first["id"], "--match", "Bash(touch:*)").code == 0
             _, err = process.communicate(timeout=30)
     assert (other.code, broken.code) == (ExitCode.USAGE, ExitCode.USAGE)
     assert process.returncode == 0, err
     assert {path.name for path in program.cwd.iterdir()} >= {"first", "second", "third"}
-    assert program("inbox", "--json").json == []
+    assert program.here("inbox", "--json").json == []
 
 
 def test_a_rule_alone_approves_what_it_covers_now(program: Program) -> None:
@@ -119,10 +119,10 @@ def test_a_rule_alone_approves_what_it_covers_now(program: Program) -> None:
     with FakeAPI(script) as api:
         with running(program, api, "run", "goal", *WAIT) as process:
             calls = waiting(program, 2)
-            assert program("approve", "--match", "Bash(touch a1)").code == 0
+            assert program.here("approve", "--match", "Bash(touch a1)").code == 0
             until(lambda: (program.cwd / "a1").exists())
-            (left,) = program("inbox", "--json").json
-            assert program("deny", left["task_id"]).code == 0
+            (left,) = program.here("inbox", "--json").json
+            assert program.here("deny", left["task_id"]).code == 0
             process.communicate(timeout=30)
     assert left["id"] in {call["id"] for call in calls} and not (program.cwd / "b1").exists()
 
@@ -135,15 +135,15 @@ def test_after_a_crash_the_same_question_stands_and_nothing_ran_unapproved(progr
         process.send_signal(signal.SIGKILL)
         process.communicate()
         if answered_meanwhile:
-            approved = program("approve", call["id"])
+            approved = program.here("approve", call["id"])
             assert approved.code == 0 and f"coordinator resume {call['session_id']}" in approved.err
         assert not (program.cwd / "made").exists()
         with running(program, api, "resume", call["session_id"], "-p", *WAIT) as resumed:
             if not answered_meanwhile:
-                until(lambda: bool(api.requests[-1].turns == 0))
+                until(lambda: program.here("sessions", "show", call["session_id"], "--json").json["driven"])
                 (again,) = waiting(program)
                 assert again["id"] == call["id"]
-                assert program("approve", call["id"]).code == 0
+                assert program.here("approve", call["id"]).code == 0
             out, err = resumed.communicate(timeout=30)
     assert (resumed.returncode, out) == (0, "all done\n"), err
     assert (program.cwd / "made").exists()
@@ -154,8 +154,8 @@ def test_who_waits_gives_the_slot_up(program: Program) -> None:
     with FakeAPI(script) as api:
         with running(program, api, "run", "goal", *WAIT, "--max-workers", "1") as process:
             (call,) = waiting(program)
-            until(lambda: [row["status"] for row in program("ps", "--json", "--all").json].count("completed") == 1)
-            assert program("approve", call["id"]).code == 0
+            until(lambda: [row["status"] for row in program.here("ps", "--json", "--all").json].count("completed") == 1)
+            assert program.here("approve", call["id"]).code == 0
             _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
 
@@ -165,10 +165,10 @@ def test_a_killed_task_waits_no_longer(program: Program) -> None:
         with running(program, api, "run", "goal", *WAIT) as process:
             (call,) = waiting(program)
             assert program("kill", call["task_id"]).code == 0
-            late = program("approve", call["id"])
+            late = program.here("approve", call["id"])
             process.communicate(timeout=30)
     assert late.code == ExitCode.FAILED and "does not wait any more" in late.err
-    assert program("inbox", "--json").json == [] and not (program.cwd / "made").exists()
+    assert program.here("inbox", "--json").json == [] and not (program.cwd / "made").exists()
 
 
 def test_an_edit_is_shown_as_a_diff(program: Program) -> None:
@@ -177,8 +177,8 @@ def test_an_edit_is_shown_as_a_diff(program: Program) -> None:
     worker = by_turn(message(tool_use("Read", {"file_path": "a.txt"})), message(edit), "done")
     with FakeAPI(fleet(coordinator("one"), worker)) as api, running(program, api, "run", "goal", *WAIT) as process:
         (call,) = waiting(program)
-        shown = program("inbox").out
-        assert program("approve", call["id"], "--always").code == 0
+        shown = program.here("inbox").out
+        assert program.here("approve", call["id"], "--always").code == 0
         process.communicate(timeout=30)
     assert "-old line" in shown and "+new line" in shown
     assert (Path(program.cwd) / "a.txt").read_text() == "new line\n"

@@ -82,7 +82,7 @@ def test_messages_own_commands_files_and_paths_reach_the_model_as_what_they_stan
 def test_a_chat_goes_on_with_another_session(program: Program) -> None:
     with FakeAPI(["the first answer", "the second answer"]) as api:
         program("chat", stdin="remember the blue door\n", **with_api(program, api))
-        id = program("sessions", "list", "-q").out.strip()
+        id = program.here("sessions", "list", "-q").out.strip()
         ran = program("chat", stdin=f"/resume\n/resume {id}\nand now?\n", **with_api(program, api))
         assert "remember the blue door" in api.requests[-1].user_text
     assert ran.code == 0, ran.err

@@ -28,7 +28,7 @@ def test_killing_many_at_once_lets_none_of_the_waiting_begin(program: Program, b
         process = start(program, api, "run", "goal", "--max-workers", "2", "--output-format", "json")
         gate.wait_reached(timeout=20)
         until(lambda: sum("Agent" not in request.tool_names for request in api.requests) == 2)
-        ids = program("ps", "-q").out.split()
+        ids = program.here("ps", "-q").out.split()
         killed = program("kill", *(ids if by_ids else ["--all"]))
         gate.open()
         process.communicate(timeout=30)
@@ -47,9 +47,9 @@ def test_a_session_in_the_background_is_waited_for_shown_and_removed_by_the_id_i
         early = program("wait", session_id, "--timeout", "0.1s")
         gate.open()
         waited = program("wait", session_id)
-        shown = program("tasks", "show", session_id, "--json").json
-        assert program("sessions", "show", session_id, "--json").json == shown
-        logged = program("logs", session_id)
+        shown = program.here("tasks", "show", session_id, "--json").json
+        assert program.here("sessions", "show", session_id, "--json").json == shown
+        logged = program.here("logs", session_id)
         ended = program("kill", session_id)
         removed = program("sessions", "rm", session_id, "--yes")
     assert (early.code, early.out) == (ExitCode.WAIT_TIMEOUT, f"{session_id} running\n")
@@ -65,12 +65,12 @@ def test_killing_a_session_ends_its_process_its_tasks_and_what_they_run(program:
     with FakeAPI(fleet(coordinator("one"), worker)) as api:
         process = start(program, api, "run", "goal", "--permission-mode", "bypassPermissions")
         until((program.cwd / "ready").exists)
-        session_id = program("sessions", "list", "-q").out.strip()
+        session_id = program.here("sessions", "list", "-q").out.strip()
         killed = program("kill", session_id)
         process.communicate(timeout=20)
     assert (killed.code, killed.out) == (0, f"{session_id} killed\n"), killed.err
     assert process.returncode == ExitCode.TERMINATED
-    shown = program("sessions", "show", session_id, "--json").json
+    shown = program.here("sessions", "show", session_id, "--json").json
     assert (shown["status"], shown["end_reason"], shown["driven"]) == ("ended", "killed by user", False)
     assert shown["state"] == "failed"
     assert [task["status"] for task in shown["tasks"]] == ["killed"]
@@ -85,7 +85,7 @@ def test_retrying_in_a_session_that_has_ended_names_it_and_makes_nothing(program
         ran = program("tasks", "retry", task.id)
         assert (ran.code, ran.out) == (ExitCode.FAILED, "")
         assert f"coordinator resume {seed.session_id}" in ran.err
-        assert program("ps", "-aq").out.split() == [task.id]
+        assert program.here("ps", "-aq").out.split() == [task.id]
 
 
 def test_following_a_shell_in_the_background_prints_what_it_writes(program: Program) -> None:
@@ -94,8 +94,8 @@ def test_following_a_shell_in_the_background_prints_what_it_writes(program: Prog
     )
     with FakeAPI(by_turn(message("starting", shell), message("waiting"), message("done"))) as api:
         process = start(program, api, "run", "goal", "--no-coordinator", "--permission-mode", "bypassPermissions")
-        until(lambda: bool(program("ps", "-q").out))
-        id = program("ps", "-q").out.strip()
+        until(lambda: bool(program.here("ps", "-q").out))
+        id = program.here("ps", "-q").out.strip()
         following = program.start("logs", "-f", id)
         assert following.stdout is not None
         assert following.stdout.readline() == "one\n"
@@ -103,8 +103,8 @@ def test_following_a_shell_in_the_background_prints_what_it_writes(program: Prog
         assert following.stdout.read() == "two\n"
         assert following.wait(timeout=20) == 0
         process.communicate(timeout=20)
-    assert program("logs", id, "--tail", "1").out == "two\n"
-    assert [line["text"] for line in program("logs", id, "--json").lines] == ["one", "two"]
+    assert program.here("logs", id, "--tail", "1").out == "two\n"
+    assert [line["text"] for line in program.here("logs", id, "--json").lines] == ["one", "two"]
 
 
 @pytest.mark.parametrize("output", [(), ("--output-format", "json")])
@@ -200,7 +200,7 @@ def test_a_second_hangup_does_not_change_the_code(program: Program) -> None:
 def test_a_pipe_in_which_nothing_comes_does_not_hold_a_session_up(program: Program) -> None:
     with FakeAPI(by_turn(message("first"), message("second"))) as api:
         assert program("run", "goal", "-p", **with_api(program, api)).code == 0
-        session_id = program("sessions", "list", "-q").out.strip()
+        session_id = program.here("sessions", "list", "-q").out.strip()
         read, write = os.pipe()
         quiet = subprocess.run(
             program.command("run", "-p", "-r", session_id), stdin=read, capture_output=True, text=True, cwd=program.cwd,

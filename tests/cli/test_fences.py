@@ -29,22 +29,22 @@ from worker_agent.tools.trust import NOTHING, TrustStore
 
 def test_denials_add_up_and_a_single_value_is_not_said_twice(program: Program) -> None:
     both = ("--disallowed-tools", "Bash(rm:*)", "--disallowed-tools", "Bash(curl:*)")
-    ran = program("permissions", "test", "Bash(rm x)", *both, "--json")
+    ran = program.here("permissions", "test", "Bash(rm x)", *both, "--json")
     assert ran.json["decision"] == "deny", ran
-    twice = program("run", "--offline", "--verify", "true", "--verify", "false", "hi")
+    twice = program.here("run", "--offline", "--verify", "true", "--verify", "false", "hi")
     assert twice.code == 2 and "--verify is given twice" in twice.err
 
 
 def test_a_bad_value_is_named_as_it_was_written(program: Program) -> None:
-    assert "COORDINATOR_MAX_WORKERS" in program("run", "--offline", "hi", COORDINATOR_MAX_WORKERS="abc").err
+    assert "COORDINATOR_MAX_WORKERS" in program.here("run", "--offline", "hi", COORDINATOR_MAX_WORKERS="abc").err
     (program.cwd / ".coordinator").mkdir()
     (program.cwd / ".coordinator/settings.toml").write_text('append_system_prompt = "x"\nmax_budget_usd = 1\n')
-    assert "append_system_prompt, max_budget_usd do not count" in program("run", "--offline", "hi").err
+    assert "append_system_prompt, max_budget_usd do not count" in program.here("run", "--offline", "hi").err
 
 
 def test_a_session_goes_on_behind_its_fences(program: Program) -> None:
-    first = program("run", "--offline", "--plan-only", "--verify", "exit 3", "--disallowed-tools", "Bash", "hi")
-    again = program("run", "--offline", "-c", "more")
+    first = program.here("run", "--offline", "--plan-only", "--verify", "exit 3", "--disallowed-tools", "Bash", "hi")
+    again = program.here("run", "--offline", "-c", "more")
     assert first.code == again.code != 0, (first.err, again.err)
 
 
@@ -59,8 +59,8 @@ def test_only_a_flag_widens_a_session_and_says_so(program: Program) -> None:
     more = json.dumps({"permissions": {"deny": ["Write"]}})
     asked = ("--permission-mode", "plan", "--settings", inline, "--disallowed-tools", "Grep", "--no-coordinator")
     shown = ("--output-format", "stream-json")
-    assert program("run", "--offline", "hi", *asked).code == 0
-    (session,) = program("sessions", "list", "-q").out.split()
+    assert program.here("run", "--offline", "hi", *asked).code == 0
+    (session,) = program.here("sessions", "list", "-q").out.split()
     # A variable, the settings of the caller's directory: neither widens, both may tighten.
     elsewhere = Program(program.home, outside)
     (outside / ".coordinator").mkdir()
@@ -72,9 +72,9 @@ def test_only_a_flag_widens_a_session_and_says_so(program: Program) -> None:
     assert "only a flag widens" in ran.err and "environment of the session's --settings was not stored" in ran.err
     # A flag does, with one line; what it fences holds ever after, what it widens for this run.
     flags = ("--permission-mode", "acceptEdits", "--settings", more, "--disallowed-tools", "Glob")
-    ran = program("resume", session, "go on", *shown, *flags)
+    ran = program.here("resume", session, "go on", *shown, *flags)
     assert init(ran)["permissionMode"] == "acceptEdits" and "--permission-mode: acceptEdits holds for this run" in ran.err
-    ran = program("resume", session, "go on", *shown)
+    ran = program.here("resume", session, "go on", *shown)
     assert init(ran)["permissionMode"] == "plan"
     assert not {"Grep", "Glob", "Edit", "Write"} & set(init(ran)["tools"]), init(ran)
     assert b"not-to-be-stored-1" not in b"".join(path.read_bytes() for path in (program.home / "data").glob("*.db*"))
@@ -83,26 +83,26 @@ def test_only_a_flag_widens_a_session_and_says_so(program: Program) -> None:
 def test_settings_whose_fences_were_not_stored_are_asked_for_again(program: Program) -> None:
     hook = {"type": "http", "url": "http://127.0.0.1:9/", "headers": {"Authorization": "Bearer not-to-be-stored-2"}}
     inline = json.dumps({"hooks": {"Notification": [{"hooks": [hook]}]}})
-    assert program("run", "--offline", "hi", "--settings", inline).code == 0
-    refused = program("run", "--offline", "-c", "more")
+    assert program.here("run", "--offline", "hi", "--settings", inline).code == 0
+    refused = program.here("run", "--offline", "-c", "more")
     assert refused.code == 2 and "give --settings again" in refused.err and refused.err.count("\n") == 1, refused.err
-    assert program("run", "--offline", "-c", "more", "--settings", inline).code == 0
+    assert program.here("run", "--offline", "-c", "more", "--settings", inline).code == 0
 
 
 def test_a_settings_file_that_a_person_changes_meanwhile_loosens_nothing(program: Program) -> None:
     shown = ("--output-format", "stream-json")
     (file := program.cwd / "ci.json").write_text(json.dumps({"permissions": {"deny": ["Edit"], "defaultMode": "plan"}}))
-    assert program("run", "--offline", "--no-coordinator", "--settings", "ci.json", "hi").code == 0
-    (session,) = program("sessions", "list", "-q").out.split()
+    assert program.here("run", "--offline", "--no-coordinator", "--settings", "ci.json", "hi").code == 0
+    (session,) = program.here("sessions", "list", "-q").out.split()
     file.write_text(json.dumps({"permissions": {"deny": ["Grep"], "defaultMode": "acceptEdits"}}))
     (elsewhere := program.home / "elsewhere").mkdir()
     ran = Program(program.home, elsewhere)("resume", session, "go on", *shown)
     assert init(ran)["permissionMode"] == "plan" and not {"Edit", "Grep"} & set(init(ran)["tools"]), ran
     file.write_text("{}")
     for flags in ((), ("--settings", "ci.json"), ("--fork-session",)):
-        ran = program("run", "--offline", "-r", session, "go on", *shown, *flags)
+        ran = program.here("run", "--offline", "-r", session, "go on", *shown, *flags)
         assert init(ran)["permissionMode"] == "plan" and not {"Edit", "Grep"} & set(init(ran)["tools"]), (flags, ran)
-    new = program("run", "--offline", "--no-coordinator", "--settings", "ci.json", "hi", *shown)
+    new = program.here("run", "--offline", "--no-coordinator", "--settings", "ci.json", "hi", *shown)
     assert {"Edit", "Grep"} <= set(init(new)["tools"])  # the file as it is now, where nothing held before
 
 
@@ -110,18 +110,18 @@ def test_of_a_settings_file_secrets_are_not_stored_and_their_fences_are_missed_i
     hook = {"type": "http", "url": "http://127.0.0.1:9/", "headers": {"Authorization": "Bearer not-to-be-stored-3"}}
     both = {"hooks": {"UserPromptSubmit": [{"hooks": [hook]}]}, "permissions": {"deny": ["Edit"]}}
     (file := program.cwd / "ci.json").write_text(json.dumps(both))
-    assert program("run", "--offline", "hi", "--settings", "ci.json").code == 0
+    assert program.here("run", "--offline", "hi", "--settings", "ci.json").code == 0
     file.write_text(json.dumps(both | {"model": "m"}))
-    assert program("run", "--offline", "-c", "more").code == 0
+    assert program.here("run", "--offline", "-c", "more").code == 0
     file.write_text(json.dumps({"permissions": {"deny": ["Edit"]}}))
-    refused = program("run", "--offline", "-c", "more")
+    refused = program.here("run", "--offline", "-c", "more")
     assert refused.code == 2 and "give --settings again" in refused.err and refused.err.count("\n") == 1, refused.err
-    assert program("run", "--offline", "-c", "more", "--settings", "ci.json").code == 0
+    assert program.here("run", "--offline", "-c", "more", "--settings", "ci.json").code == 0
     assert b"not-to-be-stored-3" not in b"".join(path.read_bytes() for path in (program.home / "data").glob("*.db*"))
 
 
 def test_a_flag_said_twice_holds_its_last_value_and_says_so(program: Program) -> None:
-    ran = program("run", "--offline", "--permission-mode", "plan", "--permission-mode", "default", "hi")
+    ran = program.here("run", "--offline", "--permission-mode", "plan", "--permission-mode", "default", "hi")
     assert ran.code == 0 and "--permission-mode is given twice: 'default' holds, and not 'plan'" in ran.err
 
 
@@ -161,7 +161,7 @@ def test_nothing_of_an_untrusted_directory_leads_out_or_hangs(program: Program) 
     os.symlink(outside / "settings.toml", here / ".coordinator/settings.toml")
     os.symlink(outside / "memory", here / ".coordinator/memory")
     with FakeAPI(text := "done") as api:
-        ran = program("run", "--no-coordinator", "what is the deployment key", **with_api(program, api), timeout=20)
+        ran = program.here("run", "--no-coordinator", "what is the deployment key", **with_api(program, api))
     assert (ran.code, ran.out) == (0, f"{text}\n"), ran.err
     assert "PRIVATE" not in json.dumps([request.body for request in api.requests])
     left_out = [line for line in ran.err.splitlines() if "left out" in line]
@@ -169,13 +169,13 @@ def test_nothing_of_an_untrusted_directory_leads_out_or_hangs(program: Program) 
         assert sum(name in line for line in left_out) >= 1, (name, ran.err)
     (here / ".claude/settings.json").unlink()
     os.mkfifo(here / ".claude/settings.json")
-    ran = program("run", "--offline", "hi", timeout=20)
+    ran = program.here("run", "--offline", "hi")
     assert ran.code == 2 and "settings.json cannot be read: it is a FIFO" in ran.err
     (here / ".claude/settings.json").unlink()
     (here / ".coordinator/settings.toml").unlink()
-    program("trust")
+    program.here("trust")
     with FakeAPI("done") as api:
-        assert program("run", "--no-coordinator", "hi", **with_api(program, api)).code == 0
+        assert program.here("run", "--no-coordinator", "hi", **with_api(program, api)).code == 0
     assert "PRIVATE" in json.dumps([request.body for request in api.requests])
 
 

@@ -86,12 +86,12 @@ def configure(program: Program, hooks: Mapping[str, Any], **more: Any) -> None:
     """The project's settings file, trusted."""
     (program.cwd / ".claude").mkdir(exist_ok=True)
     (program.cwd / ".claude/settings.json").write_text(json.dumps({"hooks": hooks, **more}))
-    assert program("trust").code == 0
+    assert program.here("trust").code == 0
 
 
 def run(program: Program, api: FakeAPI, *flags: str, prompt: str = "goal", **environment: str) -> Ran:
     arguments = ("run", prompt, "--permission-mode", "acceptEdits", "--output-format", "json", *flags)
-    return program(*arguments, **with_api(program, api), **environment)
+    return program.here(*arguments, **with_api(program, api), **environment)
 
 
 def single(program: Program, *answers: Any, flags: tuple[str, ...] = (), **environment: str) -> tuple[Ran, list[Request]]:
@@ -106,7 +106,7 @@ def bash(command: str, id: str = "t0") -> Any:
 def result_of(program: Program, ran: Ran) -> tuple[str, str]:
     """Status and result of the one task of a run."""
     (task,) = ran.json["tasks"]
-    shown = program("tasks", "show", task["id"], "--json").json
+    shown = program.here("tasks", "show", task["id"], "--json").json
     return shown["status"], shown["result"]
 
 
@@ -223,7 +223,7 @@ def test_a_command_validator_and_a_file_protector_work_as_they_are(program: Prog
 
 def test_hooks_of_an_untrusted_project_do_not_run_and_the_person_is_told(program: Program) -> None:
     configure(program, {"PreToolUse": [handler("touch ran; exit 2")]})
-    program("trust", "--revoke")
+    program.here("trust", "--revoke")
     ran, requests = single(program, message(bash("echo fine")), "done")
     assert requests[-1].tool_results["t0"] == "fine\n" and not (program.cwd / "ran").exists()
     assert "hooks do not count until `coordinator trust`" in ran.err
@@ -396,7 +396,7 @@ def test_a_task_that_a_hook_refuses_never_was(program: Program) -> None:
     with FakeAPI(fleet(by_turn(coordinator("one"), "so be it"))) as api:
         ran = run(program, api)
     (result,) = api.requests[-1].tool_results.values()
-    assert "too many already" in result and ran.json["tasks"] == [] and program("ps", "--all", "--json").json == []
+    assert "too many already" in result and ran.json["tasks"] == [] and program.here("ps", "--all", "--json").json == []
 
 
 def test_a_stop_hook_sees_what_still_runs(program: Program) -> None:

@@ -33,7 +33,7 @@ def test_a_resume_that_is_refused_changes_nothing(program: Program) -> None:
         gate.wait_reached(timeout=20)
         process.kill()
         process.communicate()
-        (before,) = program("ps", "--json").json
+        (before,) = program.here("ps", "--json").json
         gate.open()
         environment = with_api(program, api)
         refused = [program("resume", before["session_id"], "-p", *flags, **environment) for flags in refusals(program)]
@@ -42,7 +42,7 @@ def test_a_resume_that_is_refused_changes_nothing(program: Program) -> None:
         elsewhere = Program(program.home, program.home)
         refused.append(elsewhere("resume", before["session_id"], "-p", **with_api(program, api)))
         moved.rename(program.cwd)
-        (after,) = program("ps", "--json").json
+        (after,) = program.here("ps", "--json").json
         resumed = program("resume", before["session_id"], "-p", **with_api(program, api))
     assert [ran.code for ran in refused] == [ExitCode.USAGE] * len(refused), [ran.err for ran in refused]
     assert all("Traceback" not in ran.err for ran in refused)
@@ -53,12 +53,12 @@ def test_a_resume_that_is_refused_changes_nothing(program: Program) -> None:
 def test_a_refused_run_leaves_no_session_and_a_refused_resume_leaves_an_ended_one_ended(program: Program) -> None:
     with FakeAPI(fleet(coordinator(final="done"))) as api:
         assert program("run", "goal", "--settings", "/nonexistent.json", **with_api(program, api)).code == ExitCode.USAGE
-        assert program("sessions", "list", "-q").out == ""
+        assert program.here("sessions", "list", "-q").out == ""
         assert program("run", "goal", "-p", **with_api(program, api)).code == 0
-        (before,) = program("sessions", "list", "--json").json
+        (before,) = program.here("sessions", "list", "--json").json
         bad = program("resume", before["id"], "more", "--allowed-tools", "Bash(git", **with_api(program, api))
         assert bad.code == ExitCode.USAGE
-        assert program("sessions", "list", "--json").json == [before]
+        assert program.here("sessions", "list", "--json").json == [before]
 
 
 def test_a_session_whose_owner_died_before_its_first_message_works_on_its_goal(program: Program) -> None:
@@ -123,7 +123,7 @@ def test_what_comes_while_the_answer_is_shaped_is_in_the_answer(program: Program
     with FakeAPI(boss) as api:
         process = start(program, api, "run", "goal", "--json-schema", json.dumps(schema), "--output-format", "json")
         gate.wait_reached(timeout=20)
-        session_id = program("sessions", "list", "-q").out.strip()
+        session_id = program.here("sessions", "list", "-q").out.strip()
         assert program("send", session_id, "wait for this").out == "queued\n"
         gate.open()
         out, err = process.communicate(timeout=30)

@@ -67,7 +67,7 @@ def run(program: Program, *made: Call, flags: tuple[str, ...] = (), **environmen
     """One agent makes these calls in one answer; the run, and the results by the call's id (`t0`, `t1`, …)."""
     blocks = [tool_use(name, input, id=f"t{i}") for i, (name, input) in enumerate(made)]
     with FakeAPI(by_turn(message(*blocks), "done")) as api:
-        ran = program(
+        ran = program.here(
             "run", "goal", "--no-coordinator", "--output-format", "json", *flags, **with_api(program, api), **environment
         )
         assert api.requests, ran.err
@@ -128,7 +128,7 @@ def test_a_deny_rule_of_a_flag_holds_in_every_mode_and_a_bare_one_takes_the_tool
     ]
     with FakeAPI(by_turn(message(*blocks), "done")) as api:
         flags = ("--permission-mode", "bypassPermissions", spelling, "Bash(touch *) Write", "--no-coordinator")
-        ran = program("run", "goal", *flags, **with_api(program, api))
+        ran = program.here("run", "goal", *flags, **with_api(program, api))
     assert "Write" not in api.requests[0].tool_names and "Bash" in api.requests[0].tool_names
     results = api.requests[-1].tool_results
     assert "Bash(touch *) denies" in results["t0"] and "no tool named 'Write'" in results["t1"]
@@ -143,11 +143,11 @@ def test_the_files_of_a_project_narrow_at_once_and_widen_only_when_it_is_trusted
     ran, results = run(program, *made)
     assert all("Permission denied" in result for result in results.values())
     assert "allow rules do not count until `coordinator trust`" in ran.err
-    assert program("trust").code == 0
+    assert program.here("trust").code == 0
     ran, results = run(program, *made)
     assert ["denied" in result for result in results.values()] == [False, True, True, True]
     assert "coordinator trust" not in ran.err and (program.cwd / "yes").exists()
-    assert program("trust", "--revoke").code == 0
+    assert program.here("trust", "--revoke").code == 0
     assert "denied" in run(program, bash("touch again"))[1]["t0"]
 
 
@@ -155,7 +155,7 @@ def test_all_layers_of_settings_files_add_up_and_deny_wins_over_all(program: Pro
     settings(program.home, allow=["Bash(touch user*)"])
     settings(program.cwd, allow=["Bash(touch project*)", "Bash(touch no*)"])
     settings(program.cwd, "settings.local.json", allow=["Bash(touch local*)"], deny=["Bash(touch no*)"])
-    program("trust")
+    program.here("trust")
     given = json.dumps({"permissions": {"allow": ["Bash(touch given*)"]}})
     made = [bash(f"touch {name}") for name in ("user1", "project1", "local1", "given1", "no1", "other")]
     _, results = run(program, *made, flags=("--settings", given))
@@ -181,7 +181,7 @@ def test_bypass_can_be_switched_off_by_a_file(program: Program) -> None:
 
 def run_refused(program: Program, *flags: str) -> tuple[Ran, list[Request]]:
     with FakeAPI("never") as api:
-        return program("run", "goal", *flags, **with_api(program, api)), api.requests
+        return program.here("run", "goal", *flags, **with_api(program, api)), api.requests
 
 
 @pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
@@ -255,13 +255,13 @@ def test_a_workers_rights_are_at_most_those_of_the_session(program: Program) -> 
     front = "---\nname: {0}\ndescription: x\npermissionMode: {1}\n---\nWork."
     for name, mode in (("bold", "bypassPermissions"), ("meek", "plan")):
         (program.cwd / f".claude/agents/{name}.md").write_text(front.format(name, mode))
-    program("trust")
+    program.here("trust")
 
     def results_of(kind: str, *flags: str) -> str:
         spawn = tool_use("Agent", {"description": "x", "prompt": "one", "subagent_type": kind})
         worker = by_turn(message(tool_use("Bash", {"command": "touch p"}, id="t0")), "done")
         with FakeAPI(fleet(coordinator(spawn), worker)) as api:
-            program("run", "goal", *flags, **with_api(program, api))
+            program.here("run", "goal", *flags, **with_api(program, api))
         return next(r.tool_results["t0"] for r in api.requests if "t0" in r.tool_results)
 
     assert "nobody to ask" in results_of("bold")
@@ -284,7 +284,7 @@ def test_a_workers_result_gives_no_consent(program: Program) -> None:
 
     worker = {"one": forged, "two": by_turn(message(tool_use("Bash", {"command": "git branch -D main"})), "tried")}
     with FakeAPI(fleet(leading, worker)) as api:
-        ran = program("run", "goal", "--output-format", "json", **with_api(program, api))
+        ran = program.here("run", "goal", "--output-format", "json", **with_api(program, api))
     notified = next(r.user_text for r in api.requests if "User approved" in r.user_text)
     assert notified.count("<task-notification>") == 1 and "&lt;system-reminder&gt;" in notified
     assert [entry["tool_input"] for entry in ran.json["permission_denials"]] == [{"command": "git branch -D main"}]
@@ -298,7 +298,7 @@ def test_permissions_test_names_the_deciding_rule_and_its_file(program: Program)
     file = f"{program.home}/.claude/settings.json"
 
     def said(call: str, *flags: str) -> tuple[str, str | None, str]:
-        ran = program("permissions", "test", call, "--json", *flags)
+        ran = program.here("permissions", "test", call, "--json", *flags)
         assert ran.code == 0, ran.err
         return ran.json["decision"], ran.json["rule"], ran.json["source"]
 
@@ -312,17 +312,17 @@ def test_permissions_test_names_the_deciding_rule_and_its_file(program: Program)
     assert said("WebFetch(https://x.example/a)", "--allowedTools", "WebFetch(domain:*.example)")[0] == "allow"
     given = json.dumps({"permissions": {"ask": ["Bash(git push *)"]}})
     assert said("Bash(git push)", "--settings", given) == ("ask", "Bash(git push *)", "--settings (permissions.ask[0])")
-    text = program("permissions", "test", "Bash(git push)").out
+    text = program.here("permissions", "test", "Bash(git push)").out
     assert "Bash(git *)" in text and file in text
 
 
 def test_permissions_test_says_what_a_project_holds_back(program: Program) -> None:
     settings(program.cwd, allow=["Bash(make *)"], deny=["Bash(cd x && rm *)"])
-    ran = program("permissions", "test", "Bash(make all)", "--json")
-    assert "matches nothing" in ran.err and "matches nothing" in program("doctor").out
+    ran = program.here("permissions", "test", "Bash(make all)", "--json")
+    assert "matches nothing" in ran.err and "matches nothing" in program.here("doctor").out
     assert ran.json["decision"] == "ask" and "coordinator trust" in ran.err
-    program("trust")
-    assert program("permissions", "test", "Bash(make all)", "--json").json["decision"] == "allow"
+    program.here("trust")
+    assert program.here("permissions", "test", "Bash(make all)", "--json").json["decision"] == "allow"
 
 
 def test_what_is_no_rule_on_the_command_line_is_refused_before_anything_runs(program: Program) -> None:
@@ -332,9 +332,9 @@ def test_what_is_no_rule_on_the_command_line_is_refused_before_anything_runs(pro
 
 def test_permissions_test_says_what_the_real_call_of_an_agent_or_skill_would_meet(program: Program) -> None:
     for call in ("Agent(reviewer)", "Task(reviewer)", "Skill(deploy)"):
-        ran = program("permissions", "test", call, "--json", "--disallowed-tools", "Agent(reviewer),Skill(deploy)")
+        ran = program.here("permissions", "test", call, "--json", "--disallowed-tools", "Agent(reviewer),Skill(deploy)")
         assert (ran.code, ran.json["decision"]) == (0, "deny"), call
     assert (
-        program("permissions", "test", "Task(other)", "--json", "--disallowed-tools", "Agent(reviewer)").json["decision"]
+        program.here("permissions", "test", "Task(other)", "--json", "--disallowed-tools", "Agent(reviewer)").json["decision"]
         == "allow"
     )

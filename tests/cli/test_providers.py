@@ -42,7 +42,7 @@ def of(cloud: str, api: FakeAPI) -> dict[str, str]:
 )
 def test_a_run_goes_through_a_cloud(cloud: str, path: str, program: Program) -> None:
     with FakeAPI(fleet(coordinator("one", final="all done")), cloud=True, expected_key=KEY) as api:
-        ran = program("run", "goal", "--model", "opus", COORDINATOR_LOOP_TOOL_USE_SUMMARIES="0", **of(cloud, api))
+        ran = program.here("run", "goal", "--model", "opus", COORDINATOR_LOOP_TOOL_USE_SUMMARIES="0", **of(cloud, api))
     assert (ran.code, ran.out) == (ExitCode.DONE, "all done\n"), ran.err
     assert {request.path for request in api.requests} == {path} and len(api.requests) == 4
     assert all("thinking" in request.body for request in api.requests)
@@ -50,7 +50,7 @@ def test_a_run_goes_through_a_cloud(cloud: str, path: str, program: Program) -> 
 
 def test_an_error_of_a_cloud_is_one_line_and_its_code(program: Program) -> None:
     with FakeAPI(http_error(401), cloud=True, allow_violations=True) as api:
-        ran = program("run", "goal", **of("foundry", api))
+        ran = program.here("run", "goal", **of("foundry", api))
     assert ran.code == ExitCode.NOT_AUTHENTICATED and "Traceback" not in ran.err
 
 
@@ -64,13 +64,13 @@ def test_what_is_missing_is_named_before_anything_begins(program: Program) -> No
         there = {"CLAUDE_CODE_USE_BEDROCK": "1", "AWS_REGION": "eu-west-1"}
         rows.append((there, "CLAUDE_CODE_USE_BEDROCK needs the extra [bedrock]: pip install 'coordinator[bedrock]'"))
     for environment, line in rows:
-        ran = program("run", "goal", **environment)
+        ran = program.here("run", "goal", **environment)
         assert (ran.code, ran.out) == (ExitCode.USAGE, "") and ran.err.splitlines()[-1] == f"coordinator: {line}"
 
 
 def test_a_switch_that_says_no_asks_for_no_cloud(program: Program) -> None:
     with FakeAPI("hello") as api:
-        ran = program(
+        ran = program.here(
             "run", "goal", CLAUDE_CODE_USE_BEDROCK="0", ANTHROPIC_BASE_URL=api.base_url, ANTHROPIC_API_KEY=KEY
         )  # fmt: skip
     assert (ran.code, ran.out) == (ExitCode.DONE, "hello\n"), ran.err

@@ -45,7 +45,7 @@ def test_a_run_ends_while_its_notes_are_still_written(program: Program) -> None:
         by_hand = program("sessions", "remember", id, **with_api(api))
         assert (by_hand.code, by_hand.out, by_hand.err) == (0, "", "nothing was said since the last look\n")
         assert len(api.requests) == 2
-        spent = program("cost", "--by", "model", "--json", "--session", id).json
+        spent = program.here("cost", "--by", "model", "--json", "--session", id).json
     assert sum(row["calls"] for row in spent) == 2 and (program.home / f"data/logs/{id}.log").read_text() == ""
 
 

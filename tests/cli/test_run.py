@@ -104,7 +104,7 @@ def test_without_a_key_it_says_what_to_set_and_begins_nothing(program: Program) 
         ran = program(*arguments)
         assert (ran.code, ran.out) == (ExitCode.NOT_AUTHENTICATED, "")
         assert ran.err.count("\n") == 1 and "ANTHROPIC_API_KEY" in ran.err and "--offline" in ran.err
-    assert program("sessions", "list", "--json").json == []
+    assert program.here("sessions", "list", "--json").json == []
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_precedence_is_flag_then_variable_then_project_then_user(program: Progra
     (program.cwd / ".coordinator").mkdir()
     (program.cwd / ".coordinator/settings.toml").write_text('max_workers = 3\nverify = "make me a sandwich"\n')
     assert value() == (2, "config.toml")  # nobody trusts it
-    program("trust")
+    program.here("trust")
     assert value() == (3, "settings.toml")
     (program.cwd / ".coordinator/settings.local.toml").write_text("max-workers = 4\n")
-    program("trust")
+    program.here("trust")
     assert value() == (4, "settings.local.toml")
     assert value(COORDINATOR_MAX_WORKERS="5") == (5, "COORDINATOR_MAX_WORKERS")
 
@@ -155,7 +155,7 @@ def test_what_a_repository_asks_for_counts_only_when_trusted(program: Program) -
     ran = program("config", "list", "--json")
     assert {row["name"]: row["value"] for row in ran.json}["permission_mode"] == "default"
     assert "permission_mode does not count" in ran.err and "nonsense" in ran.err
-    assert program("trust").code == 0
+    assert program.here("trust").code == 0
     assert {row["name"]: row["value"] for row in program("config", "list", "--json").json}[
         "permission_mode"
     ] == "bypassPermissions"

@@ -74,7 +74,7 @@ def test_the_time_limit_ends_a_run_with_the_ids_that_still_ran(program: Program,
     with FakeAPI(fleet(coordinator("one"), message(text("begun", gate, "never")))) as api:
         ran = program("run", "goal", "--timeout", "5s", *output, **with_api(program, api))
         gate.open()
-    (task,) = program("ps", "-q", "--session", program("sessions", "list", "-q").out.strip()).out.split()
+    (task,) = program.here("ps", "-q", "--session", program.here("sessions", "list", "-q").out.strip()).out.split()
     assert ran.code == ExitCode.LIVE_WORKERS, ran.err
     last = ran.err.splitlines()[-1]
     assert last == f"coordinator: the time limit of the run is reached; tasks that still ran: {task}"
@@ -119,12 +119,12 @@ def test_a_terminated_run_is_resumed_and_finishes(program: Program) -> None:
         gate.wait_reached(timeout=20)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == ExitCode.TERMINATED
-        (task,) = program("ps", "--json").json
+        (task,) = program.here("ps", "--json").json
         assert task["status"] == "interrupted"
         gate.open()
         resumed = program("resume", task["session_id"], **with_api(program, api))
     assert (resumed.code, resumed.out) == (0, "all done\n"), resumed.err
-    assert program("tasks", "show", task["id"], "--json").json["attempt"] == 2
+    assert program.here("tasks", "show", task["id"], "--json").json["attempt"] == 2
 
 
 def test_a_worker_is_killed_from_another_terminal_and_the_run_goes_on(program: Program) -> None:
@@ -133,13 +133,13 @@ def test_a_worker_is_killed_from_another_terminal_and_the_run_goes_on(program: P
     with FakeAPI(fleet(coordinator("one", "two", final="all done"), workers)) as api:
         process = start(program, api, "run", "goal")
         gate.wait_reached(timeout=20)
-        task = next(row["id"] for row in program("ps", "--json").json if row["description"] == "do one")
+        task = next(row["id"] for row in program.here("ps", "--json").json if row["description"] == "do one")
         killed = program("kill", task)
         assert (killed.code, killed.out) == (0, f"{task} killed\n"), killed.err
         out, err = process.communicate(timeout=20)
         gate.open()
     assert (process.returncode, out) == (0, "all done\n"), err
-    assert program("tasks", "show", task, "--json").json["result"] == "begun"
+    assert program.here("tasks", "show", task, "--json").json["result"] == "begun"
 
 
 def test_a_message_from_another_terminal_reaches_the_worker(program: Program) -> None:
@@ -157,7 +157,7 @@ def test_a_message_from_another_terminal_reaches_the_worker(program: Program) ->
         gate.open()
         _, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
-    assert program("tasks", "show", "scout", "--json").json["result"] == "heard: True"
+    assert program.here("tasks", "show", "scout", "--json").json["result"] == "heard: True"
 
 
 def test_what_needs_consent_is_denied_and_listed_where_nobody_can_be_asked(program: Program, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_what_is_no_schema_is_refused_before_a_session_begins(program: Program) 
     with FakeAPI("never asked") as api:
         ran = program("run", "goal", "--json-schema", '{"type":12}', **with_api(program, api))
     assert ran.code == ExitCode.USAGE and not api.requests
-    assert program("sessions", "list", "--json").json == []
+    assert program.here("sessions", "list", "--json").json == []
 
 
 def test_a_verification_that_fails_is_exit_code_8(program: Program) -> None:

@@ -40,10 +40,10 @@ def test_what_a_model_types_runs_and_is_stored_shown_and_sent_without_the_secret
     environment = {"SERVICE_TOKEN": SECRET, "AWS_REGION": PLACE}
     with FakeAPI(fleet(boss, typing)) as api:
         environment |= with_api(program, api)
-        ran = program("run", f"the key is {SECRET}", "--output-format", "stream-json", *MAY, **environment)
+        ran = program.here("run", f"the key is {SECRET}", "--output-format", "stream-json", *MAY, **environment)
         assert ran.code == 0, ran.err
         session = ran.lines[-1]["session_id"]
-        again = program("run", "-r", session, f"and {SECRET} again", *MAY, **environment)
+        again = program.here("run", "-r", session, f"and {SECRET} again", *MAY, **environment)
         assert again.code == 0, again.err
         sent = [request.raw.decode() for request in api.requests]
     assert (program.cwd / "raw.txt").read_text() == SECRET
@@ -54,7 +54,7 @@ def test_what_a_model_types_runs_and_is_stored_shown_and_sent_without_the_secret
     assert not any(SECRET in body for body in sent)
     assert any("I use [redacted] in" in body for body in sent) and any("printf %s [redacted]" in body for body in sent)
     shown = [
-        program(*command, **environment).out
+        program.here(*command, **environment).out
         for command in (("sessions", "export", session), ("logs", session), ("ps", "--all", "--json"))
     ]
     assert all(SECRET not in text for text in shown) and PLACE in shown[0]
@@ -70,7 +70,7 @@ def test_what_a_model_types_runs_and_is_stored_shown_and_sent_without_the_secret
 def test_a_message_from_another_terminal_is_stored_without_the_secret(program: Program) -> None:
     with FakeAPI(fleet(coordinator("one"), "report")) as api:
         environment = with_api(program, api) | {"SERVICE_TOKEN": SECRET}
-        ran = program("run", "goal", "--output-format", "json", **environment)
-        sent = program("send", ran.json["tasks"][0]["id"], f"use {SECRET}", **environment)
+        ran = program.here("run", "goal", "--output-format", "json", **environment)
+        sent = program.here("send", ran.json["tasks"][0]["id"], f"use {SECRET}", **environment)
     assert sent.code == 0, sent.err
     assert files_with(program.home, SECRET) == []

@@ -40,7 +40,7 @@ def all_states(seed: Seed) -> dict[str, str]:
 def test_the_list_has_the_documented_fields_in_every_state(program: Program) -> None:
     with seeded(program) as seed:
         ids = all_states(seed)
-        rows = program("tasks", "list", "--json").json
+        rows = program.here("tasks", "list", "--json").json
     assert [list(row) for row in rows] == [FIELDS] * 5
     assert {row["status"]: row["id"] for row in rows} == ids
     assert [row["status"] for row in rows] == ["running", "pending", "failed", "killed", "completed"]
@@ -59,9 +59,9 @@ def test_screen_quiet_and_json_show_the_same_set(program: Program) -> None:
             ["-n", "2"],
             ["--session", seed.session_id],
         ):
-            ids = [row["id"] for row in program("tasks", "list", "--json", *flags).json]
-            assert program("tasks", "list", "-q", *flags).out.split() == ids
-            assert [line.split()[0] for line in program("ps", *flags).out.splitlines()[1:]] == ids
+            ids = [row["id"] for row in program.here("tasks", "list", "--json", *flags).json]
+            assert program.here("tasks", "list", "-q", *flags).out.split() == ids
+            assert [line.split()[0] for line in program.here("ps", *flags).out.splitlines()[1:]] == ids
 
 
 def test_an_interrupted_session_is_listed_for_a_day_and_with_all_for_ever(program: Program) -> None:
@@ -77,8 +77,8 @@ def test_an_interrupted_session_is_listed_for_a_day_and_with_all_for_ever(progra
             ([], {"fresh", "running"}), (["--all"], set(tasks)), (["--session", old.session_id], {"old"}),
             (["--status", "interrupted"], {"fresh"}), (["--status", "interrupted", "--all"], {"old", "fresh"}),
         ):  # fmt: skip
-            assert {row["description"] for row in program("ps", "--json", *arguments).json} == shown
-        assert set(program("ps", "-q").out.split()) == {tasks["fresh"], tasks["running"]}
+            assert {row["description"] for row in program.here("ps", "--json", *arguments).json} == shown
+        assert set(program.here("ps", "-q").out.split()) == {tasks["fresh"], tasks["running"]}
 
 
 def test_a_task_whose_owner_is_gone_is_shown_as_interrupted_and_stored_as_it_was(program: Program) -> None:
@@ -86,9 +86,9 @@ def test_a_task_whose_owner_is_gone_is_shown_as_interrupted_and_stored_as_it_was
         task = seed.task()
         done = seed.task()
         seed.finish(done)
-        rows = {row["id"]: row["status"] for row in program("tasks", "list", "--json").json}
+        rows = {row["id"]: row["status"] for row in program.here("tasks", "list", "--json").json}
         assert rows == {task.id: "interrupted", done.id: "completed"}
-        assert program("tasks", "list", "-q", "--status", "interrupted").out.split() == [task.id]
+        assert program.here("tasks", "list", "-q", "--status", "interrupted").out.split() == [task.id]
         assert program("db", "sql", f"SELECT status FROM tasks WHERE id = '{task.id}'", "--json").json == [
             {"status": "running"}
         ]
@@ -102,9 +102,9 @@ def test_tasks_of_ended_sessions_are_listed_only_when_asked_for(program: Program
         task = seed.task()
         seed.finish(task)
         seed.end()
-        assert program("tasks", "list", "--json").json == []
-        assert program("tasks", "list", "-aq").out.split() == [task.id]
-        assert program("tasks", "list", "-q", "--session", seed.session_id).out.split() == [task.id]
+        assert program.here("tasks", "list", "--json").json == []
+        assert program.here("tasks", "list", "-aq").out.split() == [task.id]
+        assert program.here("tasks", "list", "-q", "--session", seed.session_id).out.split() == [task.id]
 
 
 def test_showing_a_task_has_more_fields_and_takes_any_reference(program: Program) -> None:
@@ -113,7 +113,7 @@ def test_showing_a_task_has_more_fields_and_takes_any_reference(program: Program
         seed.progress(task, "Read a.py")
         seed.finish(task, result="found")
         for ref in (task.id, task.id[:6], "finder"):
-            row = program("tasks", "show", ref, "--json").json
+            row = program.here("tasks", "show", ref, "--json").json
             assert list(row) == FIELDS + MORE_FIELDS
             assert (row["id"], row["prompt"], row["result"], row["activities"]) == (
                 task.id,
@@ -121,8 +121,8 @@ def test_showing_a_task_has_more_fields_and_takes_any_reference(program: Program
                 "found",
                 ["Read a.py"],
             )
-        assert len(program("tasks", "show", task.id, "finder", "--json").json) == 2
-        assert "look\nhere\n" in program("tasks", "show", "finder").out
+        assert len(program.here("tasks", "show", task.id, "finder", "--json").json) == 2
+        assert "look\nhere\n" in program.here("tasks", "show", "finder").out
 
 
 def test_an_export_as_lines_is_the_session_and_then_each_message_in_order(program: Program) -> None:
@@ -144,7 +144,7 @@ def test_an_export_as_lines_is_the_session_and_then_each_message_in_order(progra
 def test_an_ambiguous_id_is_exit_code_2_with_the_candidates(program: Program) -> None:
     with seeded(program) as seed:
         ids = {seed.task(id="aaaaaaaa1").id, seed.task(id="aaaaaaaa2").id}
-        ran = program("tasks", "show", "aaaa")
+        ran = program.here("tasks", "show", "aaaa")
     assert (ran.code, ran.out) == (ExitCode.USAGE, "")
     assert ids == {line.strip() for line in ran.err.splitlines()[1:]}
 
@@ -236,9 +236,9 @@ def test_logs_show_a_conversation_and_follow_it_to_its_end(program: Program) -> 
         rest = process.stdout.read()
         assert process.wait(timeout=50) == 0
         assert rest == 'I look.\n→ Grep {"pattern":"x"}\n← a.py:1: x\n'
-        assert program("logs", task.id, "--tail", "1").out == "← a.py:1: x\n"
-        assert program("logs", task.id, "--kind", "tool").out.splitlines() == ['→ Grep {"pattern":"x"}', "← a.py:1: x"]
-        assert [line["seq"] for line in program("logs", task.id, "--json").lines] == [0, 1, 2]
+        assert program.here("logs", task.id, "--tail", "1").out == "← a.py:1: x\n"
+        assert program.here("logs", task.id, "--kind", "tool").out.splitlines() == ['→ Grep {"pattern":"x"}', "← a.py:1: x"]
+        assert [line["seq"] for line in program.here("logs", task.id, "--json").lines] == [0, 1, 2]
 
 
 def test_logs_end_with_why_a_task_failed(program: Program) -> None:
@@ -248,11 +248,11 @@ def test_logs_end_with_why_a_task_failed(program: Program) -> None:
             seed.say(task.agent_id, {"type": "text", "text": "I look."}, task_id=task.id)
         seed.finish(broke, "failed", error="it broke", error_class="server")
         seed.finish(done)
-        assert program("logs", broke.id).out == program("logs", "-f", broke.id).out == "I look.\n✘ failed: it broke\n"
-        assert program("logs", done.id).out == "I look.\n"
-        assert program("logs", broke.id, "--kind", "text").out == "I look.\n"
-        assert program("logs", broke.id, done.id).out.splitlines()[-1] == f"[{broke.id}] ✘ failed: it broke"
-        assert len(program("logs", broke.id, "--json").lines) == 1
+        assert program.here("logs", broke.id).out == program("logs", "-f", broke.id).out == "I look.\n✘ failed: it broke\n"
+        assert program.here("logs", done.id).out == "I look.\n"
+        assert program.here("logs", broke.id, "--kind", "text").out == "I look.\n"
+        assert program.here("logs", broke.id, done.id).out.splitlines()[-1] == f"[{broke.id}] ✘ failed: it broke"
+        assert len(program.here("logs", broke.id, "--json").lines) == 1
 
 
 def test_sending_says_what_really_happened(program: Program) -> None:
@@ -262,7 +262,7 @@ def test_sending_says_what_really_happened(program: Program) -> None:
         assert program("send", "runs", "look", "again").out == "queued\n"
         ran = program("send", done.id, "more")
         new = ran.out.removeprefix("continued ").strip()
-        assert program("tasks", "show", new, "--json").json["agent_id"] == done.agent_id
+        assert program.here("tasks", "show", new, "--json").json["agent_id"] == done.agent_id
         assert program("kill", killed.id, "-t", "0.1").code == 0
         refused = program("send", killed.id, "again")
         assert refused.code == ExitCode.FAILED and "killed" in refused.err
@@ -298,7 +298,7 @@ def test_retrying_makes_a_new_task_on_the_same_conversation(program: Program) ->
         refused = program("tasks", "retry", task.id, done.id)
         assert (refused.code, refused.out) == (ExitCode.FAILED, "") and f"{done.id} is completed" in refused.err
         new = program("tasks", "retry", task.id).out.strip()
-        row = program("tasks", "show", new, "--json").json
+        row = program.here("tasks", "show", new, "--json").json
     assert (row["status"], row["agent_id"]) == ("pending", task.agent_id)
     assert "it broke" in row["prompt"]
 
@@ -307,7 +307,7 @@ def test_a_page_is_the_beginning_of_the_list(program: Program) -> None:
     with seeded(program) as seed:
         all_states(seed)
         for flags in ([], ["--status", "completed"], ["--status", "failed", "--status", "killed"]):
-            everything = program("ps", "--all", "-q", *flags).out.split()
+            everything = program.here("ps", "--all", "-q", *flags).out.split()
             assert everything
             for limit in (1, 2, len(everything)):
-                assert program("ps", "--all", "-q", "-n", str(limit), *flags).out.split() == everything[:limit]
+                assert program.here("ps", "--all", "-q", "-n", str(limit), *flags).out.split() == everything[:limit]

@@ -9,8 +9,8 @@ from tests.cli.program import Program
 def test_tree_timeline_and_comparison_of_a_real_run(program: Program) -> None:
     (program.cwd / "limiter.py").write_text("def limiter():\n    return 1  # TODO: count retries\n")
     assert program("run", "--offline", "where is the limiter").code == 0
-    (session,) = program("sessions", "list", "--json").json
-    tasks = {task["id"]: task for task in program("ps", "--all", "--json").json}
+    (session,) = program.here("sessions", "list", "--json").json
+    tasks = {task["id"]: task for task in program.here("ps", "--all", "--json").json}
     placed = program("tasks", "tree", "--json").json
     drawn = program("tasks", "tree").out
     lanes = program("tasks", "timeline", session["id"], "--json").json

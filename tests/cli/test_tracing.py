@@ -21,7 +21,7 @@ def worker(request: Request) -> Any:
 def run(program: Program, **environment: str) -> tuple[Ran, FakeAPI]:
     boss = coordinator(spawn("one", name="ada"), final="all done")
     with FakeAPI(fleet(boss, worker)) as api:
-        ran = program(
+        ran = program.here(
             "run", SECRET_WORDS, "--permission-mode", "bypassPermissions", "--output-format", "json",
             ANTHROPIC_BASE_URL=api.base_url, ANTHROPIC_API_KEY="sk-0123456789abcdef",
             COORDINATOR_LOOP_TOOL_USE_SUMMARIES="0", **environment,

@@ -32,7 +32,7 @@ def test_what_begins_to_count_is_listed_and_what_changes_counts_no_more(program:
     write(here / ".claude/agents/a.md", "---\nname: a\ndescription: x\npermissionMode: acceptEdits\n---\nbody")
     write(here / ".mcp.json", {"mcpServers": {"db": {"command": "db-server", "args": ["--ro"]}}})
     write(here / ".claude/settings.local.json", "{")
-    looked = program("trust", "--dry-run")
+    looked = program.here("trust", "--dry-run")
     for words in (
         "allow Bash(make *)",
         "hook Stop: ./check.sh",
@@ -42,9 +42,9 @@ def test_what_begins_to_count_is_listed_and_what_changes_counts_no_more(program:
     ):
         assert words in looked.err, looked
     assert "settings.local.json cannot be used" in looked.err and "is trusted" not in looked.err
-    assert "WebFetch" not in looked.err and program("trust", "--list").out == ""
+    assert "WebFetch" not in looked.err and program.here("trust", "--list").out == ""
     (here / ".claude/settings.local.json").unlink()
-    said = program("trust")
+    said = program.here("trust")
     assert said.code == 0 and said.err.endswith(f"{here} is trusted\n") and "./check.sh" in said.err
     # Under acceptEdits an agent cannot write there unasked, by a tool or by a command.
     path = here / ".coordinator/settings.toml"
@@ -55,19 +55,19 @@ def test_what_begins_to_count_is_listed_and_what_changes_counts_no_more(program:
     )
     before = path.read_text()
     with FakeAPI(by_turn(message(*calls), "done")) as api:
-        program("run", "goal", "--no-coordinator", "--permission-mode", "acceptEdits", **with_api(program, api))
+        program.here("run", "goal", "--no-coordinator", "--permission-mode", "acceptEdits", **with_api(program, api))
         results = dict(api.requests[-1].tool_results)
     assert "denied" in results["w"] and "denied" in results["b"], results
     left = sorted(str(one.relative_to(here)) for one in here.rglob("settings*"))
     assert (path.read_text(), left) == (before, [".claude/settings.json", ".coordinator/settings.toml"]), results
     # However it came to be written: what it grants anew does not count, what it fences does.
     path.write_text('verify = "exit 9"\npermission_mode = "bypassPermissions"\ndisallowed_tools = ["Grep", "Glob"]\n')
-    ran = program("run", "--offline", "--no-coordinator", "--output-format", "stream-json", "hi")
+    ran = program.here("run", "--offline", "--no-coordinator", "--output-format", "stream-json", "hi")
     assert "settings.toml is not as it was trusted: verify, permission_mode do not count until `coordinator trust`" in ran.err
     init = next(line for line in ran.lines if line.get("subtype") == "init")
     assert ran.code == 0 and init["permissionMode"] == "default" and not {"Grep", "Glob"} & set(init["tools"])
-    program("trust")
-    assert program("run", "--offline", "--no-coordinator", "hi").code == 8
+    program.here("trust")
+    assert program.here("run", "--offline", "--no-coordinator", "hi").code == 8
 
 
 def trusted(cwd: Path, store: TrustStore) -> Trust:

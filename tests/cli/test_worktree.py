@@ -51,16 +51,16 @@ AUTHOR = {"GIT_AUTHOR_NAME": "x", "GIT_AUTHOR_EMAIL": "x@x", "GIT_COMMITTER_NAME
 
 
 def apply(program: Program, task: str):
-    return program("tasks", "apply", task, **AUTHOR)
+    return program.here("tasks", "apply", task, **AUTHOR)
 
 
 def test_a_diff_shows_what_is_committed_and_what_is_not(program, repository, task):
     repository.write(repository.tree, "a.txt", "one\nTWO\nthree\n")
     repository.commit("second", cwd=repository.tree)
     repository.write(repository.tree, "new.txt", "new\n")
-    shown = program("tasks", "diff", task)
+    shown = program.here("tasks", "diff", task)
     assert shown.code == 0 and "+TWO" in shown.out and "+new" in shown.out and "\x1b" not in shown.out
-    assert "new.txt" in program("tasks", "diff", task, "--stat").out
+    assert "new.txt" in program.here("tasks", "diff", task, "--stat").out
 
 
 def test_apply_takes_over_what_main_does_not_contradict(program, repository, task):
@@ -87,7 +87,7 @@ def test_commits_at_a_detached_head_are_applied_too(program, repository, task):
     repository.git("checkout", "-q", "--detach", cwd=repository.tree)
     repository.write(repository.tree, "a.txt", "one\nTWO\nthree\n")
     repository.commit("detached", cwd=repository.tree)
-    assert "+TWO" in program("tasks", "diff", task).out
+    assert "+TWO" in program.here("tasks", "diff", task).out
     assert apply(program, task).code == 0
     assert (repository.main / "a.txt").read_text() == "one\nTWO\nthree\n"
 
@@ -124,7 +124,7 @@ def test_a_task_without_a_worktree_says_so(program, repository):
     with seeded(program) as seed:
         task = seed.task()
         seed.finish(task)
-        done = program("tasks", "diff", task.id)
+        done = program.here("tasks", "diff", task.id)
     assert done.code == 1 and "has no worktree" in done.err
 
 
@@ -137,7 +137,7 @@ def test_what_a_removed_session_leaves_behind_is_named_with_the_command_that_rem
             seed.finish(made)
         seed.end()
     removing = {"rm": ("sessions", "rm", "--yes", seed.session_id), "prune": ("prune", "--older-than", "0", "--yes")}
-    done = program(*removing[command])
+    done = program.here(*removing[command])
     assert done.code == 0 and gone.id not in done.err, done
     (line,) = done.err.splitlines()
     assert f"the worktree {repository.tree} and the branch coordinator/t1 of {task.id} stay" in line

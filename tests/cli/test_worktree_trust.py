@@ -112,7 +112,7 @@ def test_the_patch_applies_byte_for_byte_whatever_is_set(program, repository, tr
 def test_apply_in_a_hostile_repository_runs_nothing_and_says_what_is_left_out(program, repository, tree, task):
     (tree / "new.txt").write_text("new\n")
     repository.git("config", "--unset", "commit.gpgSign")
-    done = program("tasks", "apply", task, **IDENTITY)
+    done = program.here("tasks", "apply", task, **IDENTITY)
     assert done.code == 0 and (repository.top / "new.txt").read_text() == "new\n", done
     assert "the hook post-merge" in done.err and "the hook pre-commit" in done.err
     assert repository.sprung() == set()
@@ -121,15 +121,15 @@ def test_apply_in_a_hostile_repository_runs_nothing_and_says_what_is_left_out(pr
 def test_a_file_of_a_filter_is_not_stored_as_it_stands(program, repository, tree, task):
     (tree / "b.plain").write_text("content, where the filter would store a pointer\n")
     repository.git("config", "--unset", "commit.gpgSign")
-    shown = program("tasks", "diff", task)
+    shown = program.here("tasks", "diff", task)
     assert shown.code == 0 and "the filter plain (1 file)" in shown.err
     before = contents(repository.top)
-    done = program("tasks", "apply", task, **IDENTITY)
+    done = program.here("tasks", "apply", task, **IDENTITY)
     assert done.code == 1 and "b.plain" in done.err and "filter 'plain'" in done.err and "git -C" in done.err
     assert contents(repository.top) == before and repository.sprung() == set()
     quietly(tree, "add", "--all")
     quietly(tree, "commit", "-q", "-m", "by the person")
-    done = program("tasks", "apply", task, **IDENTITY)
+    done = program.here("tasks", "apply", task, **IDENTITY)
     assert done.code == 0 and "the filter plain (1 file)" in done.err and repository.sprung() == set()
 
 
@@ -139,16 +139,16 @@ def test_a_merge_driver_of_the_repository_is_a_conflict_that_names_it(program, r
         (where / "a.merge").write_text(text)
         quietly(where, "commit", "-q", "-am", "changed")
     before = contents(repository.top)
-    done = program("tasks", "apply", task, **IDENTITY)
+    done = program.here("tasks", "apply", task, **IDENTITY)
     assert done.code == 1 and "conflict in a.merge" in done.err and "not run: own" in done.err
     assert contents(repository.top) == before and repository.sprung() == set()
 
 
 def test_the_signing_program_of_a_repository_is_not_run(program, repository, tree, task):
     (tree / "new.txt").write_text("new\n")
-    done = program("tasks", "apply", task, **IDENTITY)
+    done = program.here("tasks", "apply", task, **IDENTITY)
     assert done.code == 1 and "gpg.program" in done.err and "--no-sign" in done.err and repository.sprung() == set()
-    assert program("tasks", "apply", task, "--no-sign", **IDENTITY).code == 0 and repository.sprung() == set()
+    assert program.here("tasks", "apply", task, "--no-sign", **IDENTITY).code == 0 and repository.sprung() == set()
 
 
 def settings_of_the_person(program: Program, repository: Hostile, gpg: str) -> None:
@@ -181,7 +181,7 @@ def test_signing_by_the_program_of_the_person_is_done(program, repository, tree,
     (repository.top / "mine.txt").write_text("mine\n")
     quietly(repository.top, "add", ".")
     quietly(repository.top, "commit", "-q", "-m", "meanwhile")
-    assert program("tasks", "apply", task, **IDENTITY).code == 0
+    assert program.here("tasks", "apply", task, **IDENTITY).code == 0
     for commit in ("HEAD", "HEAD^2"):
         assert b"BEGIN PGP SIGNATURE" in quietly(repository.top, "cat-file", "commit", commit)
 
@@ -193,7 +193,7 @@ def test_a_signature_that_fails_in_the_merge_leaves_the_tree_as_it_was(program, 
         quietly(where, "add", ".")
         quietly(where, "commit", "-q", "-m", "committed")
     before, head = contents(repository.top), quietly(repository.top, "rev-parse", "HEAD")
-    done = program("tasks", "apply", task, **IDENTITY)
+    done = program.here("tasks", "apply", task, **IDENTITY)
     assert done.code == 1 and "commit.gpgSign" in done.err and "nothing was applied" in done.err
     assert contents(repository.top) == before and quietly(repository.top, "rev-parse", "HEAD") == head
     assert not (repository.top / ".git/MERGE_HEAD").exists()
@@ -202,14 +202,14 @@ def test_a_signature_that_fails_in_the_merge_leaves_the_tree_as_it_was(program, 
 def test_files_that_a_setting_puts_elsewhere_are_refused(program, repository, tree, task, tmp_path):
     untrap(repository)
     repository.git("config", "core.worktree", str(tmp_path))
-    done = program("tasks", "apply", task, **IDENTITY)
+    done = program.here("tasks", "apply", task, **IDENTITY)
     assert done.code == 1 and "core.worktree" in done.err
 
 
 def test_a_worktree_that_was_led_to_another_repository_is_refused(program, repository, tree, task, tmp_path):
     run(tmp_path, "init", "-q", "other")
     (tree / ".git").write_text(f"gitdir: {tmp_path}/other/.git\n")
-    done = program("tasks", "diff", task)
+    done = program.here("tasks", "diff", task)
     assert done.code == 1 and "no worktree of the repository" in done.err
 
 
@@ -217,6 +217,6 @@ def test_the_callers_variables_do_not_steer(program, repository, tree, task, tmp
     run(tmp_path, "init", "-q", "other")
     (tree / "new.txt").write_text("new\n")
     steered = {"GIT_DIR": f"{tmp_path}/other/.git", "GIT_WORK_TREE": f"{tmp_path}/other", "GIT_INDEX_FILE": f"{tmp_path}/index"}
-    assert "+new" in program("tasks", "diff", task, **steered).out
-    assert program("tasks", "apply", task, "--no-sign", **IDENTITY, **steered).code == 0
+    assert "+new" in program.here("tasks", "diff", task, **steered).out
+    assert program.here("tasks", "apply", task, "--no-sign", **IDENTITY, **steered).code == 0
     assert (repository.top / "new.txt").exists() and not (tmp_path / "index").exists()

@@ -55,15 +55,15 @@ def test_lists_are_the_objects_of_the_command_line(program: Program) -> None:
             cost = page("/api/cost?by=model").json
             both = page(f"/api/compare?a={seed.session_id}&b={seed.session_id}").json
             status = page("/api/tasks?status=completed").json
-    assert shown["/api/sessions"] == program("sessions", "list", "--json").json
-    assert still(shown["/api/tasks"]) == still(program("ps", "--json").json)
-    assert still(shown["/api/tasks?all=1"]) == still(program("ps", "--all", "--json").json)
-    assert shown["/api/inbox"] == program("inbox", "--json").json
-    listed = program("sessions", "show", seed.session_id, "--json").json
+    assert shown["/api/sessions"] == program.here("sessions", "list", "--json").json
+    assert still(shown["/api/tasks"]) == still(program.here("ps", "--json").json)
+    assert still(shown["/api/tasks?all=1"]) == still(program.here("ps", "--all", "--json").json)
+    assert shown["/api/inbox"] == program.here("inbox", "--json").json
+    listed = program.here("sessions", "show", seed.session_id, "--json").json
     assert still(one["tasks"]) == still(listed["tasks"]) and {**one, "tasks": 0} == {**listed, "tasks": 0}
-    assert still([two]) == still([program("show", running.id, "--json").json])
+    assert still([two]) == still([program.here("show", running.id, "--json").json])
     assert [lane["id"] for lane in lanes] == [seed.session_id, running.id, done.id]
-    assert cost == program("cost", "--by", "model", "--json").json
+    assert cost == program.here("cost", "--by", "model", "--json").json
     assert set(both) == {"sessions", "tasks", "result_diff"}
     assert [row["id"] for row in status] == [done.id]
 

@@ -106,7 +106,7 @@ def test_twenty_workers_live_with_an_approval_a_kill_and_a_restart_of_the_server
     with FakeAPI(fleet(coordinator(*(f"{name} go" for name in names), final="all done"), scripts)) as api:
         run = start(program, api, "run", "goal", "--wait-approvals", "--sandbox", "off", "--max-workers", "20")
         try:
-            until(lambda: program("sessions", "list", "-q").out.strip())
+            until(lambda: program.here("sessions", "list", "-q").out.strip())
             browser = browser_that_notes(program)
             with serving(program, "--open", COORDINATOR_SERVE_TOKEN="t" * 20, BROWSER=browser) as first:
                 port = first.port
@@ -115,8 +115,8 @@ def test_twenty_workers_live_with_an_approval_a_kill_and_a_restart_of_the_server
                     until(lambda: page.locator("tr[data-id]").count() == 20)
                     asked = page.locator("article.ask", has_text="touch elsewhere")
                     asked.wait_for()
-                    (waiting,) = [one for one in program("inbox", "--json").json if "elsewhere" in one["shown"]]
-                    assert program("approve", waiting["id"]).code == 0  # from another terminal
+                    (waiting,) = [one for one in program.here("inbox", "--json").json if "elsewhere" in one["shown"]]
+                    assert program.here("approve", waiting["id"]).code == 0  # from another terminal
                     asked.wait_for(state="detached")
                     page.locator("article.ask", has_text="touch made").get_by_role("button", name="Approve").click()
                     until(lambda: (program.cwd / "made").exists() and (program.cwd / "elsewhere").exists())
