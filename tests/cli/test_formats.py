@@ -24,7 +24,7 @@ def test_instructions_of_a_directory_come_with_the_file_that_was_read_there(prog
     (program.cwd / ".git").mkdir()
     read = tool_use("Read", {"file_path": "pkg/x.sql"}, id="t0")
     with FakeAPI(by_turn(read, tool_use("Read", {"file_path": "pkg/x.sql"}, id="t1"), "done")) as api:
-        ran = program("run", "--no-coordinator", "goal", **with_api(program, api))
+        ran = program.here("run", "--no-coordinator", "goal", **with_api(program, api))
         first, second, third = (json.dumps(request.body["messages"]) for request in api.requests)
     assert ran.code == 0, ran.err
     assert ran.err.count("@docs/missing.md is left out: there is no such file") == 1

@@ -354,7 +354,7 @@ def test_a_resumed_session_says_so(program: Program) -> None:
     configure(program, {"SessionStart": [handler(script(program, "log.py", LOGGER))]})
     ran, _ = single(program, "done")
     with FakeAPI("again") as api:
-        program("resume", ran.json["session_id"], "more", **with_api(program, api))
+        program.here("resume", ran.json["session_id"], "more", **with_api(program, api))
         run(program, api, "--resume", ran.json["session_id"], "--fork-session")
     assert [said["source"] for said in logged(program, "SessionStart")] == ["startup", "resume", "fork"]
 

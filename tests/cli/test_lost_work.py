@@ -36,7 +36,7 @@ def test_a_resume_that_is_refused_changes_nothing(program: Program) -> None:
         (before,) = program.here("ps", "--json").json
         gate.open()
         environment = with_api(program, api)
-        refused = [program("resume", before["session_id"], "-p", *flags, **environment) for flags in refusals(program)]
+        refused = [program.here("resume", before["session_id"], "-p", *flags, **environment) for flags in refusals(program)]
         moved = program.cwd.with_name("moved")
         program.cwd.rename(moved)
         elsewhere = Program(program.home, program.home)
@@ -52,11 +52,11 @@ def test_a_resume_that_is_refused_changes_nothing(program: Program) -> None:
 
 def test_a_refused_run_leaves_no_session_and_a_refused_resume_leaves_an_ended_one_ended(program: Program) -> None:
     with FakeAPI(fleet(coordinator(final="done"))) as api:
-        assert program("run", "goal", "--settings", "/nonexistent.json", **with_api(program, api)).code == ExitCode.USAGE
+        assert program.here("run", "goal", "--settings", "/nonexistent.json", **with_api(program, api)).code == ExitCode.USAGE
         assert program.here("sessions", "list", "-q").out == ""
-        assert program("run", "goal", "-p", **with_api(program, api)).code == 0
+        assert program.here("run", "goal", "-p", **with_api(program, api)).code == 0
         (before,) = program.here("sessions", "list", "--json").json
-        bad = program("resume", before["id"], "more", "--allowed-tools", "Bash(git", **with_api(program, api))
+        bad = program.here("resume", before["id"], "more", "--allowed-tools", "Bash(git", **with_api(program, api))
         assert bad.code == ExitCode.USAGE
         assert program.here("sessions", "list", "--json").json == [before]
 
@@ -76,8 +76,8 @@ def test_a_session_whose_owner_died_before_its_first_message_works_on_its_goal(p
         ids.append(made.id)
     database.close()
     with FakeAPI("it was the cache") as api:
-        plain = program("resume", ids[0], "-p", **with_api(program, api))
-        more = program("resume", ids[1], "be quick", "-p", **with_api(program, api))
+        plain = program.here("resume", ids[0], "-p", **with_api(program, api))
+        more = program.here("resume", ids[1], "be quick", "-p", **with_api(program, api))
         asked = [request.last_user_text for request in api.requests]
     assert (plain.code, plain.out) == (more.code, more.out) == (0, "it was the cache\n"), plain.err + more.err
     assert "find the cause" in asked[0]
@@ -99,14 +99,14 @@ def test_what_comes_while_the_work_is_verified_is_read_before_the_session_ends(p
         return message(f"told of {len(notified(request))}, {'another thing' in request.user_text}")
 
     with FakeAPI(fleet(boss, "a report")) as api:
-        ran = program(
+        ran = program.here(
             "run", "goal", "--verify", f"sh {verify}", "--output-format", "json", "--permission-mode", "bypassPermissions",
             **with_api(program, api),
         )  # fmt: skip
     assert ran.code == 0, ran.err
     assert ran.json["result"] == "told of 2, True"
     assert [task["status"] for task in ran.json["tasks"]] == ["completed", "completed"]
-    waiting = program("db", "sql", "SELECT count(*) AS n FROM deliveries WHERE status = 'waiting'", "--json").json
+    waiting = program.here("db", "sql", "SELECT count(*) AS n FROM deliveries WHERE status = 'waiting'", "--json").json
     assert waiting == [{"n": 0}]
 
 

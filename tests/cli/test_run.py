@@ -51,7 +51,7 @@ def test_json_is_one_object_with_the_documented_fields(project: Program) -> None
     )
     assert [list(task) for task in result["tasks"]] == [FIELDS] * 5
     assert {task["status"] for task in result["tasks"]} == {"completed"}
-    listed = project("ps", "-a", "--json", "--session", result["session_id"]).json
+    listed = project.here("ps", "-a", "--json", "--session", result["session_id"]).json
     assert {task["id"]: task for task in listed} == {task["id"]: task for task in result["tasks"]}
     assert ran.err == ""
 
@@ -124,18 +124,18 @@ def test_without_a_key_it_says_what_to_set_and_begins_nothing(program: Program) 
     ],
 )
 def test_a_flag_that_cannot_be_used_is_named(flags: list[str], said: str, program: Program) -> None:
-    ran = program("run", "--offline", "goal", *flags)
+    ran = program.here("run", "--offline", "goal", *flags)
     assert (ran.code, ran.out) == (ExitCode.USAGE, ""), ran
     assert said in ran.err and ran.err.count("\n") == 1, ran.err
 
 
 def test_precedence_is_flag_then_variable_then_project_then_user(program: Program) -> None:
     def value(**environment: str) -> tuple[object, str]:
-        rows = {row["name"]: row for row in program("config", "list", "--json", **environment).json}
+        rows = {row["name"]: row for row in program.here("config", "list", "--json", **environment).json}
         return rows["max_workers"]["value"], Path(rows["max_workers"]["origin"]).name
 
     assert value() == (8, "default")
-    program("db", "upgrade")
+    program.here("db", "upgrade")
     (program.home / "data/config.toml").write_text("max_workers = 2\n")
     assert value() == (2, "config.toml")
     (program.cwd / ".coordinator").mkdir()
@@ -152,31 +152,31 @@ def test_precedence_is_flag_then_variable_then_project_then_user(program: Progra
 def test_what_a_repository_asks_for_counts_only_when_trusted(program: Program) -> None:
     (program.cwd / ".coordinator").mkdir()
     (program.cwd / ".coordinator/settings.toml").write_text('permission_mode = "bypassPermissions"\nnonsense = 1\n')
-    ran = program("config", "list", "--json")
+    ran = program.here("config", "list", "--json")
     assert {row["name"]: row["value"] for row in ran.json}["permission_mode"] == "default"
     assert "permission_mode does not count" in ran.err and "nonsense" in ran.err
     assert program.here("trust").code == 0
-    assert {row["name"]: row["value"] for row in program("config", "list", "--json").json}[
+    assert {row["name"]: row["value"] for row in program.here("config", "list", "--json").json}[
         "permission_mode"
     ] == "bypassPermissions"
     (program.cwd / ".coordinator/settings.toml").write_text("not toml")
-    broken = program("run", "--offline", "goal")
+    broken = program.here("run", "--offline", "goal")
     assert (broken.code, broken.err.count("\n")) == (ExitCode.USAGE, 1) and "settings.toml" in broken.err
 
 
 def test_a_session_goes_on_where_it_was_by_id_and_as_the_newest_of_its_directory(project: Program) -> None:
-    first = project("run", "--offline", "--output-format", "json", "--session-id", "mine-1", "where is area computed").json
+    first = project.here("run", "--offline", "--output-format", "json", "--session-id", "mine-1", "where is area computed").json
     assert first["session_id"] == "mine-1"
-    again = project("run", "--offline", "--session-id", "mine-1", "more")
+    again = project.here("run", "--offline", "--session-id", "mine-1", "more")
     assert again.code == ExitCode.USAGE and "mine-1" in again.err
-    over = project("resume", "mine-1")
+    over = project.here("resume", "mine-1")
     assert (over.code, over.out) == (0, "")
     assert over.err.splitlines()[-1] == 'session mine-1 has ended; a prompt goes on with it: coordinator resume mine-1 "…"'
-    resumed = project("resume", "mine-1", "what about radius", "--output-format", "json").json
+    resumed = project.here("resume", "mine-1", "what about radius", "--output-format", "json").json
     assert resumed["session_id"] == "mine-1" and len(resumed["tasks"]) == 10
-    continued = project("run", "--offline", "-c", "--fork-session", "--output-format", "json", "and now").json
+    continued = project.here("run", "--offline", "-c", "--fork-session", "--output-format", "json", "and now").json
     assert continued["session_id"] != "mine-1"
-    assert project("sessions", "show", continued["session_id"], "--json").json["parent_id"] == "mine-1"
+    assert project.here("sessions", "show", continued["session_id"], "--json").json["parent_id"] == "mine-1"
 
 
 def test_a_run_in_the_background_prints_its_id_and_goes_on(project: Program) -> None:
@@ -185,7 +185,7 @@ def test_a_run_in_the_background_prints_its_id_and_goes_on(project: Program) -> 
     session = ran.out.strip()
     attached = project("attach", session)
     assert attached.code == 0
-    assert project("sessions", "show", session, "--json").json["status"] == "ended"
+    assert project.here("sessions", "show", session, "--json").json["status"] == "ended"
     assert "# Survey" in (project.home / f"data/logs/{session}.log").read_text()
 
 
@@ -200,14 +200,14 @@ def test_a_run_whose_reader_went_away_still_does_its_work(project: Program) -> N
         timeout=50,
     )
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
-    assert [row["status"] for row in project("sessions", "list", "--json").json] == ["ended"]
+    assert [row["status"] for row in project.here("sessions", "list", "--json").json] == ["ended"]
 
 
 def test_a_chat_reads_lines_until_its_input_ends(project: Program) -> None:
     ran = project("chat", "--offline", stdin="where is area computed\n/quit\nnever read\n")
     assert ran.code == 0, ran.err
     assert "area.py:1" in ran.out
-    assert "never read" not in project("sessions", "export", project("sessions", "list", "-q").out.strip()).out
+    assert "never read" not in project.here("sessions", "export", project.here("sessions", "list", "-q").out.strip()).out
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, ExitCode.TERMINATED), (signal.SIGHUP, ExitCode.TERMINATED)])
@@ -220,7 +220,7 @@ def test_a_terminated_chat_is_resumable(number: signal.Signals, code: ExitCode, 
     process.send_signal(number)
     assert process.wait(timeout=20) == code
     assert "Traceback" not in process.stderr.read()
-    (session,) = project("sessions", "list", "--json").json
+    (session,) = project.here("sessions", "list", "--json").json
     assert (session["status"], session["state"], session["driven"]) == ("open", "waiting for you", False)
     assert project("resume", session["id"], "where is area computed").code == 0
 

@@ -63,7 +63,7 @@ def test_a_failed_call_is_one_line_and_an_exit_code(program: Program) -> None:
 
 def test_the_turn_limit_is_exit_code_6_and_says_so_in_json(program: Program) -> None:
     with FakeAPI(fleet(lambda request: message("again", spawn("one", name=f"w{request.turns}")), "report")) as api:
-        ran = program("run", "goal", "--max-turns", "2", "--output-format", "json", **with_api(program, api))
+        ran = program.here("run", "goal", "--max-turns", "2", "--output-format", "json", **with_api(program, api))
     assert ran.code == ExitCode.LIMIT
     assert (ran.json["subtype"], ran.json["is_error"], ran.json["terminal_reason"]) == ("error_max_turns", True, "max_turns")
 
@@ -169,10 +169,10 @@ def test_what_needs_consent_is_denied_and_listed_where_nobody_can_be_asked(progr
         return message("reported")
 
     with FakeAPI(fleet(coordinator("one", final="all done"), worker)) as api:
-        denied = program("run", "goal", "--output-format", "json", **with_api(program, api))
-        plain = program("run", "goal", **with_api(program, api))
+        denied = program.here("run", "goal", "--output-format", "json", **with_api(program, api))
+        plain = program.here("run", "goal", **with_api(program, api))
         assert not target.exists()
-        allowed = program("run", "goal", "--permission-mode", "acceptEdits", **with_api(program, api))
+        allowed = program.here("run", "goal", "--permission-mode", "acceptEdits", **with_api(program, api))
     assert [denial["tool_name"] for denial in denied.json["permission_denials"]] == ["Write"]
     assert "denied: Write" in plain.err
     assert allowed.code == 0 and target.read_text() == "x"
@@ -252,14 +252,14 @@ def test_a_schema_bound_answer_is_in_the_result(program: Program) -> None:
         return message('{"n": 3}' if "JSON" in request.user_text else "working")
 
     with FakeAPI(fleet(boss)) as api:
-        ran = program("run", "goal", "--json-schema", schema, "--output-format", "json", **with_api(program, api))
+        ran = program.here("run", "goal", "--json-schema", schema, "--output-format", "json", **with_api(program, api))
     assert (ran.code, ran.json["structured_output"]) == (0, {"n": 3}), ran.err
 
 
 def test_a_schema_that_no_answer_fits_is_asked_for_five_times_and_is_exit_code_8(program: Program) -> None:
     schema = '{"type":"object","required":["n"]}'
     with FakeAPI(fleet(lambda request: message("working"))) as api:
-        ran = program("run", "goal", "--json-schema", schema, "--output-format", "json", **with_api(program, api))
+        ran = program.here("run", "goal", "--json-schema", schema, "--output-format", "json", **with_api(program, api))
     assert (ran.code, ran.json["subtype"]) == (ExitCode.UNVERIFIED, "error_max_structured_output_retries")
     assert ran.json["terminal_reason"] == "schema" and ran.json["result"] == "working"
     assert len(api.requests) == 1 + 5 and "never fitted the schema" in ran.err
@@ -267,12 +267,12 @@ def test_a_schema_that_no_answer_fits_is_asked_for_five_times_and_is_exit_code_8
 
 def test_what_is_no_schema_is_refused_before_a_session_begins(program: Program) -> None:
     with FakeAPI("never asked") as api:
-        ran = program("run", "goal", "--json-schema", '{"type":12}', **with_api(program, api))
+        ran = program.here("run", "goal", "--json-schema", '{"type":12}', **with_api(program, api))
     assert ran.code == ExitCode.USAGE and not api.requests
     assert program.here("sessions", "list", "--json").json == []
 
 
 def test_a_verification_that_fails_is_exit_code_8(program: Program) -> None:
     with FakeAPI(fleet(lambda request: message("done"))) as api:
-        ran = program("run", "goal", "--verify", "exit 3", "--permission-mode", "acceptEdits", **with_api(program, api))
+        ran = program.here("run", "goal", "--verify", "exit 3", "--permission-mode", "acceptEdits", **with_api(program, api))
     assert ran.code == ExitCode.UNVERIFIED, ran.err

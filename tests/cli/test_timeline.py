@@ -8,17 +8,17 @@ from tests.cli.program import Program
 
 def test_tree_timeline_and_comparison_of_a_real_run(program: Program) -> None:
     (program.cwd / "limiter.py").write_text("def limiter():\n    return 1  # TODO: count retries\n")
-    assert program("run", "--offline", "where is the limiter").code == 0
+    assert program.here("run", "--offline", "where is the limiter").code == 0
     (session,) = program.here("sessions", "list", "--json").json
     tasks = {task["id"]: task for task in program.here("ps", "--all", "--json").json}
-    placed = program("tasks", "tree", "--json").json
-    drawn = program("tasks", "tree").out
-    lanes = program("tasks", "timeline", session["id"], "--json").json
-    picture = program("tasks", "timeline").out.splitlines()
-    fork = program("sessions", "fork", session["id"]).out.strip()
-    compared = program("sessions", "compare", session["id"], fork, "--json").json
-    side_by_side = program("sessions", "compare", session["id"], fork).out
-    nothing = program("tasks", "timeline", "nowhere")
+    placed = program.here("tasks", "tree", "--json").json
+    drawn = program.here("tasks", "tree").out
+    lanes = program.here("tasks", "timeline", session["id"], "--json").json
+    picture = program.here("tasks", "timeline").out.splitlines()
+    fork = program.here("sessions", "fork", session["id"]).out.strip()
+    compared = program.here("sessions", "compare", session["id"], fork, "--json").json
+    side_by_side = program.here("sessions", "compare", session["id"], fork).out
+    nothing = program.here("tasks", "timeline", "nowhere")
 
     assert {row["id"] for row in placed} == set(tasks) and all(row["depth"] == 1 for row in placed)
     assert all(id in drawn for id in tasks)
