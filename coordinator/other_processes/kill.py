@@ -22,7 +22,7 @@ from functools import partial
 
 from coordinator.other_processes.foreign import UNWOUND
 from coordinator.runs.processes import end_all, servers_of
-from tasks import events, leases, processes, registry, sessions
+from tasks import events, leases, nodes, processes, registry, sessions
 from tasks.connection import Connection
 from tasks.db import Database
 from tasks.records import ProcessRecord, SessionRecord, SessionStatus, TaskRecord
@@ -127,7 +127,8 @@ def _mark(conn: Connection, ids: Sequence[str], by: str) -> list[_Marked]:
         if task.session_id not in lives:
             lives[task.session_id] = _owner_lives(conn, task.session_id)
         done = registry.kill(conn, id, by=by, notify=True, end_reason=f"killed by {by}")
-        marked[id] = _Marked(task, root, done.changed, len(done.undelivered), lives[task.session_id])
+        on_node = nodes.running(conn, id) is not None  # which goes on, and unwinds it, without the session's owner
+        marked[id] = _Marked(task, root, done.changed, len(done.undelivered), lives[task.session_id] or on_node)
         queue += [(child.id, root) for child in registry.live(conn, task.session_id) if child.parent_id == id]
     return list(marked.values())
 

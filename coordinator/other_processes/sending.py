@@ -41,7 +41,9 @@ def send(conn: Connection, to: str, text: str, *, paths: Paths, now: float) -> S
         except NotFound:
             raise unknown from None
         agent, task = agents.get(conn, session.id), None
-    undriven = agent.session_id if Owners(conn, now).gone(agent.session_id) else None
+    owners = Owners(conn, now)
+    nobody = owners.gone(agent.session_id) if task is None else owners.reaches_nobody(task)
+    undriven = agent.session_id if nobody else None
     if task is not None and not task.reports:
         raise Refusal(f"{task.id} is a shell command: it reads no messages", ExitCode.USAGE)
     if task is not None and task.status is TaskStatus.KILLED:

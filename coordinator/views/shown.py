@@ -1,7 +1,7 @@
 """Rows of the store as the documented objects, in a snapshot of the caller's: for the command line and the page alike.
 
-A task whose owner is gone is shown as `interrupted`; that is worked out here for everybody, from the lease of its session.
-Each session is asked for once.
+A task whose owner is gone is shown as `interrupted`, unless a living node runs it; that is worked out here for everybody, from
+the lease of its session and the heartbeats of nodes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from itertools import chain
 from typing import Any
 
 from coordinator.views.values import approval_json, in_order, session_json, task_detail_json, task_json
-from tasks import agents, approvals, registry, sessions, transcripts
+from tasks import agents, approvals, nodes, registry, sessions, transcripts
 from tasks.connection import Connection, among
 from tasks.db import Database
+from tasks.nodes import NodeRecord, NodeStatus
 from tasks.records import ApprovalRecord, SessionRecord, SessionStatus, TaskRecord
 from tasks.registry import TaskFilter
-from tasks.states import LIVE, TERMINAL
+from tasks.states import LIVE, TERMINAL, TaskStatus
 
 Shown = dict[str, Any]
+CLUSTER = "cluster"  # the `--backend` whose workers are on nodes
 DAY = 86_400.0  # seconds
 NAMED_AT_MOST = 200  # sessions that a statement names; of more, all are summed
 SUMS = ("id", "tasks", "live_tasks", "cost_usd")  # of `v_sessions`
@@ -28,15 +30,21 @@ LAST_ROWS = 100  # of a transcript, among which its last answer stands
 
 
 class Owners:
-    """Whether the owner of a session is gone; each session is asked for once."""
+    """Who runs what: whether the owner of a session is gone, and where its workers are on nodes, whether a living one runs a task:
+    that goes on without the owner. Each session is asked for once, the nodes too."""
 
     def __init__(self, conn: Connection, now: float) -> None:
         self._conn = conn
         self._now = conn.time_of(now)
         self._sessions: dict[str, SessionRecord] = {}
+        self._nodes: list[NodeRecord] | None = None
 
     def gone(self, session_id: str) -> bool:
         return sessions.owner_gone(self._session(session_id), self._now)
+
+    def reaches_nobody(self, task: TaskRecord) -> bool:
+        """Whether what is said to the task now waits for `resume`: no living process drives its session, and no node runs it."""
+        return self.gone(task.session_id) and not (task.is_live and self._runs_on(task, alive=True))
 
     def forgotten(self, session_id: str) -> bool:
         """Whether nobody has driven the session for a day: it can be resumed, but nobody seems to be about to."""
@@ -49,13 +57,32 @@ class Owners:
         return self._sessions[session_id]
 
     def status(self, task: TaskRecord) -> str:
-        return registry.shown_status(task, task.is_live and self.gone(task.session_id))
+        return self.seen(task)[1]
+
+    def seen(self, task: TaskRecord) -> tuple[TaskRecord, str]:
+        """The task as a person sees it, and its status: what a node ran that is dead waits for another."""
+        if not task.is_live or self._runs_on(task, alive=True):
+            return task, str(task.status)
+        if self.gone(task.session_id):
+            return task, registry.shown_status(task, True)
+        if task.status is TaskStatus.RUNNING and (dead := self._runs_on(task, alive=False)):
+            why = f"waits for a node: {dead[0]}, which ran it, is dead"
+            return replace(task, activities=(*task.activities, why)), str(TaskStatus.PENDING)
+        return task, str(task.status)
+
+    def _runs_on(self, task: TaskRecord, *, alive: bool) -> list[str]:
+        """The living nodes, or the dead ones, that say or said last that they run it; a shell command is where its worker is."""
+        if self._session(task.session_id).options.get("backend") != CLUSTER:
+            return []
+        self._nodes = nodes.list_nodes(self._conn) if self._nodes is None else self._nodes
+        id = task.id if task.reports else task.parent_id
+        return [one.name for one in self._nodes if id in one.running and (one.status is not NodeStatus.DEAD) is alive]
 
 
 def shown_tasks(conn: Connection, tasks: Iterable[TaskRecord], now: float, *, detail: bool = False) -> list[Shown]:
     owners, waits = Owners(conn, now), waiting_by_task(conn)
     make: Callable[[TaskRecord, str, float, str | None], Shown] = task_detail_json if detail else task_json
-    return [make(task, owners.status(task), now, waits.get(task.id)) for task in tasks]
+    return [make(*owners.seen(task), now, waits.get(task.id)) for task in tasks]
 
 
 def listed_tasks(
@@ -74,7 +101,7 @@ def listed_tasks(
     tasks = _page(conn, wanted, limit) if limit is not None and everything else registry.list_tasks(conn, wanted)
     shown = (task for task in tasks if everything or not owners.forgotten(task.session_id))
     waits = waiting_by_task(conn)
-    rows = [task_json(task, owners.status(task), now, waits.get(task.id)) for task in shown]
+    rows = [task_json(*owners.seen(task), now, waits.get(task.id)) for task in shown]
     return in_order(row for row in rows if not statuses or row["status"] in statuses)[:limit]
 
 

@@ -274,8 +274,12 @@ def test_workers_go_on_without_the_process_that_began_them_and_resume_hears_of_i
         run = made.run()
         gate.wait_reached(timeout=40)
         os.killpg(run.pid, signal.SIGKILL)
-        gate.open()
+        run.wait()
         (id,) = made.tasks()
+        assert made.tasks()[id]["status"] == "running", "a living node runs it"
+        sent = made.look("send", id, "look again")
+        assert (sent.out, sent.err) == ("queued\n", ""), "it waits for nobody"
+        gate.open()
         until(lambda: made.tasks()[id]["status"] == "completed")
         session = made.tasks()[id]["session_id"]
         resumed = made.start("home-run", "resume", session, "-p")

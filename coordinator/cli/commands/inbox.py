@@ -6,7 +6,7 @@ which that was, and exits with 1. Without a living owner the answer waits for `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -19,7 +19,7 @@ from coordinator.other_processes import answering
 from coordinator.other_processes.answering import user
 from coordinator.views.exit_codes import ExitCode
 from coordinator.views.shown import Owners, Shown, shown_approvals
-from tasks import approvals
+from tasks import approvals, registry
 from tasks.connection import Connection
 from tasks.records import ApprovalRecord
 from tasks.watch import Watcher
@@ -101,11 +101,19 @@ def _tell(cli: Context, answers: Sequence[tuple[ApprovalRecord, bool]], done: st
             cli.console.line(f"{record.id} {done}")
         else:
             cli.console.error(answering.too_late(record))
-    _say_if_nobody_drives(cli, {record.session_id for record, first in answers if first})
+    _say_if_nobody_drives(cli, [record for record, first in answers if first])
     return ExitCode.DONE if all(first for _, first in answers) else ExitCode.FAILED
 
 
-def _say_if_nobody_drives(cli: Context, ids: set[str]) -> None:
-    gone: Callable[[Connection], list[str]] = lambda conn: [id for id in sorted(ids) if Owners(conn, cli.now()).gone(id)]  # noqa: E731
-    for id in cli.database.read(gone):
+def _say_if_nobody_drives(cli: Context, answered: Sequence[ApprovalRecord]) -> None:
+    def undriven(conn: Connection) -> set[str]:
+        owners = Owners(conn, cli.now())
+        tasks = {one.task_id: registry.get(conn, one.task_id) for one in answered if one.task_id}
+        return {
+            one.session_id
+            for one in answered
+            if (owners.reaches_nobody(tasks[one.task_id]) if one.task_id else owners.gone(one.session_id))
+        }
+
+    for id in sorted(cli.database.read(undriven)):
         cli.console.note(f"nobody drives session {id} now; `coordinator resume {id}` goes on with it")
