@@ -89,10 +89,10 @@ class Server:
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://tester@127.0.0.1:{self.port}/{database}"
 
-    def execute(self, sql: str) -> None:
+    def execute(self, sql: str, database: str = "postgres") -> None:
         import psycopg
 
-        with psycopg.connect(f"host=127.0.0.1 port={self.port} user=tester dbname=postgres", autocommit=True) as connection:
+        with psycopg.connect(f"host=127.0.0.1 port={self.port} user=tester dbname={database}", autocommit=True) as connection:
             connection.execute(sql.encode())
 
     def empty_database(self) -> str:
