@@ -149,6 +149,7 @@ class NoticeKind(StrEnum):
     MEDIA_REFUSED = "media_refused"  # the images and documents that an error named are left out from here on
     PLAIN_ENDPOINT = "plain_endpoint"  # it refused a vendor's feature: requests go without them from here on
     OUTPUT_CAP = "output_cap"  # a smaller output cap is tried
+    REPETITION = "repetition"  # the same calls for ever: the last answer is asked for, without tools
     COMPACTION = "compaction"
     TOOL_USE_SUMMARY = "tool_use_summary"  # one line about what a turn's tools did
     BUDGET = "budget"  # much of it is used

@@ -199,6 +199,8 @@ def test_the_same_calls_five_times_bring_a_warning_and_then_one_last_answer(tmp_
     assert "same calls" in str(api.requests[5].messages[-1]["content"])
     assert api.requests[6].body["tool_choice"] == {"type": "none"}
     assert run.result.text == "I give up."
+    (notice,) = run.notices("repetition")
+    assert "made the same calls 6 times in a row" in notice.text
 
 
 def test_a_result_that_only_alternates_is_nothing_new(tmp_path):
@@ -222,8 +224,9 @@ def test_polling_something_that_changes_is_no_repetition(tmp_path):
 
     script = [tool_use("Probe", {"n": 1}) for _ in range(8)] + [text("ready")]
     with FakeAPI(script) as api:
-        drive(api, tmp=tmp_path, tools=[Probe(then=changing)])
+        run = drive(api, tmp=tmp_path, tools=[Probe(then=changing)])
     assert "same calls" not in str([r.body for r in api.requests])
+    assert run.notices("repetition") == []
 
 
 def test_auto_compaction_happens_before_the_window_is_full(tmp_path):

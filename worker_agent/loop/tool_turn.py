@@ -28,6 +28,10 @@ from worker_agent.tools.base import Interrupted, ToolOutcome
 from worker_agent.tools.summaries import summarise
 
 KEPT_RESULTS = 8  # different results of the same calls that are told apart
+IN_CIRCLES = (
+    "the model made the same calls {times} times in a row and nothing new came of them, also after it was warned: one more answer"
+    " is asked for, without tools, and the work ends with it"
+)
 
 
 class ToolTurn:
@@ -55,7 +59,9 @@ class ToolTurn:
         elif (verdict := await self.params.agent.turn_hooks.post_tool_batch(self._batch)).stop is not None:
             self.next = ended(self.state, TerminalReason.HOOK_STOPPED, detail=verdict.stop)
         else:
-            self.next = await self._next_turn(verdict.context)
+            self.next = following = await self._next_turn(verdict.context)
+            if following.report_only:
+                yield e.Notice(e.NoticeKind.REPETITION, IN_CIRCLES.format(times=following.repeats.count))
 
     async def break_off(self, words: str) -> AsyncIterator[e.Event]:
         """The turn ends with the answer: store what is kept of it, its calls answered as interrupted: `words` complete "This call was …"."""
