@@ -15,10 +15,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from coordinator import tracing
 from coordinator.composition import Given, compose
@@ -47,6 +48,7 @@ from worker_agent.config import Clock, Settings, SystemClock, connection_problem
 from worker_agent.errors import ConfigError
 from worker_agent.events import Notice, NoticeKind, Result
 from worker_agent.process import set_subreaper
+from worker_agent.structs import replace
 from worker_agent.tools.base import Approver
 
 if TYPE_CHECKING:
@@ -116,8 +118,7 @@ async def remember_session(options: RunOptions, *, client: ModelClient | None = 
         return await remember(brought.given(options, ground, database, record.id, record.fence))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Brought:
+class _Brought(Struct, frozen=True, kw_only=True):
     """What this process brings to a session, whoever owns that. `stack` closes what is opened for it. `is_ours`: the process
     is there for sessions alone, not a program's that has children of its own."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import Amount, Limit, TreeBudget
@@ -70,8 +71,7 @@ if TYPE_CHECKING:
     from coordinator.cluster.workspace import Copies, Starts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Given(Struct, frozen=True, kw_only=True):
     """What a session is put together of. `client` takes known secrets out of answers; `approver` is the person at this
     terminal, if there is one; `stack` closes what is begun here; `carrier` takes workers to nodes."""
 
@@ -179,8 +179,7 @@ def _model_of_worker(given: Given, asked: str | None) -> str:
 # ── what lies there ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Found(Struct, frozen=True, kw_only=True):
     """What the project brings beside its settings; `problem` says what of it was left out. `tools` is the full set of workers' tools, without those of servers."""
 
     skills: SkillIndex
@@ -248,8 +247,7 @@ def _living_below(store: Store, parent: str | None) -> list[Mapping[str, Any]]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True, kw_only=True):
     slots: Slots
     questions: Questions
     time_limit: TimeLimit
@@ -396,8 +394,7 @@ def _command(given: Given, orders: Orders, task_id: str) -> ShellRun:
     return ShellRun(task_id, store=given.store, observer=given.observer, orders=orders, nudge=given.wakes.message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Places:
+class _Places(Struct, frozen=True, kw_only=True):
     """Where workers work: `copies` where each has a clone of its own, whose state `starts` hands from machine to machine."""
 
     worktrees: Worktrees

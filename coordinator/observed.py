@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tasks.records import ApprovalRecord, TaskRecord
 from worker_agent.events import Event
 
 
-@dataclass(frozen=True, slots=True)
-class TaskChanged:
+class TaskChanged(Struct, frozen=True):
     """A task was created, changed its status, or got on. The record may be newer than the stored one. `asked_by` is the call
     that a new one came of."""
 
@@ -18,16 +18,14 @@ class TaskChanged:
     asked_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallWaits:
+class CallWaits(Struct, frozen=True):
     """A call waits for a person, or (`is_over`) does not wait any more."""
 
     approval: ApprovalRecord
     is_over: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """`task_id` is None for the coordinator itself."""
 
     session_id: str

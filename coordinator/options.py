@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from worker_agent.api.models import named, resolve
 from worker_agent.config import DEFAULT_MODEL, Settings
+from worker_agent.structs import replace
 from worker_agent.tools.trust import NOTHING, SOURCES, Trust
 
 # What bounds a run by one value: the strictest first; the least number; any check at all.
@@ -36,8 +38,7 @@ def rank(name: str, value: str | None) -> int:
     return order.index(value or ("default" if "default" in order else "auto"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True, kw_only=True):
     """`prompt` None goes on with a resumed session. `resume` is a session's id, a unique beginning or its title.
     `interactive` keeps the session when there is nothing to do, for a person to type into. `timeout` is in seconds from
     the start of the run. `worker_model` None = the coordinator's. `db` names another database (path or URL)."""

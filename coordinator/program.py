@@ -6,7 +6,7 @@ session in its own process (`interface/`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from worker_agent.hooks import HookConfig
 from worker_agent.hooks.run import Callback
@@ -14,8 +14,7 @@ from worker_agent.mcp.program import ToProgram
 from worker_agent.tools.base import Tool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """`hooks` name functions that `callback` calls; `servers` reaches the MCP servers whose kind is `sdk`; `tools` are for
     whoever has the tools of workers; `skills` are those of all that a model may use (None: every one). `is_around`: this very
     process is the program's, and its children are none of ours."""

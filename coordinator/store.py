@@ -12,8 +12,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from tasks.db import Database
 from tasks.errors import DatabaseError, Fenced
@@ -28,8 +29,7 @@ T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(slots=True)
-class Store:
+class Store(Struct):
     """`fence` is the token of the lease on `session_id`; a write with an older one is refused by the database."""
 
     database: Database

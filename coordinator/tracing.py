@@ -15,8 +15,9 @@ import hashlib
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from coordinator.observed import Observed, Observer, TaskChanged
 from tasks.ids import TaskType
@@ -61,8 +62,7 @@ def _span_id(whose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"span/{whose}".encode()).digest()[:8])
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(Struct, frozen=True):
     """What a span is made of. Times in seconds since the epoch; `whose` gives its id, None any."""
 
     name: str

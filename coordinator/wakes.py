@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Generic, ParamSpec
+
+from msgspec import Struct, field
 
 P = ParamSpec("P")
 
@@ -28,8 +29,7 @@ class Signal(Generic[P]):
             listener(*args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class Wakes:
+class Wakes(Struct, frozen=True):
     """Of one session, in one event loop; `elsewhere` and `failed` ring in any thread.
 
     `ready`: something may have become ready for the session's own agent; whoever waits for it looks again, nobody polls.

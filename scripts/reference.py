@@ -6,7 +6,6 @@ words of this file, and a field without one stops it.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from coordinator.cli.failures import MEANINGS
 from coordinator.cli.lazy import Entry, load
@@ -148,7 +148,7 @@ def _group(name: str, kind: type[Any]) -> str:
     source = inspect.getsource(kind)
     doc = "" if (kind.__doc__ or "").startswith(kind.__name__) else " ".join((kind.__doc__ or "").split())
     rows = []
-    for field in dataclasses.fields(kind):
+    for field in structs.fields(kind):
         found = re.search(rf"^    {field.name}: [^#\n]*(?:# (.*))?$", source, re.MULTILINE)
         rows.append((f"`COORDINATOR_{name.upper()}_{field.name.upper()}`", f"`{field.default}`", (found and found[1]) or ""))
     return "\n\n".join(part for part in (f"### {name}", doc, _table(("variable", "default", "meaning"), rows)) if part)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import asdict
+
 from tasks import events
 from tasks.connection import Connection, among
 from tasks.db import now_of
@@ -51,7 +53,7 @@ def ask(conn: Connection, new: NewApproval) -> ApprovalRecord:
         mine = {"fence": new.fence, "tool_use_id": new.tool_use_id, "task_id": new.task_id}
         conn.set("approvals", dict(mine), "id = :id", id=earlier.id)
         return get(conn, earlier.id)
-    row = {name: getattr(new, name) for name in NewApproval.__slots__}
+    row = asdict(new)
     id = _unused_id(conn)
     conn.insert("approvals", row | {"id": id, "asked_at": now_of(conn), "status": ApprovalStatus.WAITING})
     events.add(conn, new.session_id, new.task_id, "approval_asked", {"id": id, "tool": new.tool})

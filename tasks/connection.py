@@ -15,9 +15,10 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from tasks.text import clean, dump_json
 
@@ -25,8 +26,7 @@ KEPT = 4  # idle connections
 _PARAMETER = re.compile(r"(?<!:):([a-z_]\w*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class Driver(Struct, frozen=True, kw_only=True):
     """What a kind of database brings along. `connect` opens a connection with its settings, outside a transaction; `begin`
     are the statements with which a writing, and a reading, transaction begins; `{connection}` in them is the connection's id."""
 
@@ -41,8 +41,7 @@ class Driver:
     forget: str = ""  # what takes away the marks of connections that are gone
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """What a writing transaction leaves in a server's database, if it takes place: its number among those of its connection
     (`commit_marks`). The server's own numbers are no mark: one that crashes gives again what it had not yet stored."""
 

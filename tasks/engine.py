@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from tasks.connection import Driver, Pool
 from tasks.errors import DatabaseError
@@ -47,8 +48,7 @@ _MARK = (
 _UNREADABLE = "the database URL cannot be read; it looks like postgresql://user@host/name"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a database is: the `path` of a file, or else the `url` of a server as its driver takes it. `name` is safe to
     show: it holds no password."""
 

@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tasks import ledger, nodes
 from tasks.connection import Connection
@@ -20,8 +21,7 @@ OWNER = ""  # the holder that the session's own process is
 MINUTE = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """`usd`, `tokens`: what the process may spend from here on. `spent_*` is what the whole session has; `others_busy`: another
     process may give some of its share back."""
 
@@ -93,8 +93,7 @@ def blocked_for(conn: Connection, account: str) -> float:
     return 0.0 if until is None else max(0.0, float(until) - conn.server_time())
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """`requests` and `tokens` may be used within `seconds`, the rest of the minute."""
 
     requests: int
@@ -129,8 +128,7 @@ def _account(conn: Connection, account: str) -> None:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class SharedFile:
+class SharedFile(Struct, frozen=True):
     """`content` is base64, None for a file that was removed."""
 
     path: str

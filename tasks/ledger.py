@@ -4,8 +4,9 @@ counted once. Booking a response again replaces its figures: the last value wins
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tasks.connection import Connection
 from tasks.db import now_of
@@ -23,8 +24,7 @@ _SUMS = ", ".join(f"coalesce(sum({name}), 0)" for name in _FIGURES)
 DAY = 86_400.0  # seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class Totals(Struct, frozen=True, kw_only=True):
     """Sums over calls. `cost_usd` is None when the price of one of them is unknown; `known_cost_usd` leaves it out."""
 
     key: str = ""

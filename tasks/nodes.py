@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from tasks.connection import Connection
 from tasks.errors import Fenced, NotFound, OtherVersion, Owned
@@ -29,8 +30,7 @@ class NodeStatus(StrEnum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewNode:
+class NewNode(Struct, frozen=True, kw_only=True):
     """A process that wants to be the node `name`; `holder` tells it from every other."""
 
     name: str
@@ -42,8 +42,7 @@ class NewNode:
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRecord:
+class NodeRecord(Struct, frozen=True, kw_only=True):
     name: str
     holder: str
     host: str
@@ -79,7 +78,7 @@ def join(conn: Connection, new: NewNode) -> None:
                 f"node {node.name} is version {node.version}, this is {new.version}: drain the nodes of the other version first"
             )
     conn.execute("DELETE FROM nodes WHERE name = :name", name=new.name)
-    row = {name: getattr(new, name) for name in NewNode.__slots__} | {"tags": list(new.tags), "running": []}
+    row = asdict(new) | {"tags": list(new.tags), "running": []}
     conn.insert("nodes", row | {"draining": False, "load": None, "memory": None, "started_at": now, "heartbeat_at": now})
 
 

@@ -13,8 +13,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tasks.ids import TaskType
 from tasks.records import TaskRecord
@@ -33,8 +34,7 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\uff
 _OPTIONAL = {"denied": "denied", "error": "error", "output-file": "output_file", "worktree": "worktree", "branch": "branch"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notification:
+class Notification(Struct, frozen=True, kw_only=True):
     """`status` is a terminal one. `duration_ms` counts from the start of the run."""
 
     task_id: str

@@ -6,9 +6,10 @@ Field order is column order, so that a row becomes a record without a look at na
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from tasks.ids import TaskType
 from tasks.states import LIVE, TERMINAL, TaskStatus
@@ -38,8 +39,7 @@ class ApprovalStatus(StrEnum):
     WITHDRAWN = "withdrawn"  # the call does not wait any more, unanswered
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """A process. `started_at` tells it from a later one with the same pid; `host` names machine and pid namespace."""
 
     pid: int
@@ -47,8 +47,7 @@ class Owner:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
+class SessionRecord(Struct, frozen=True):
     id: str
     parent_id: str | None
     goal: str
@@ -73,8 +72,7 @@ class SessionRecord:
         return _owner(self.owner_pid, self.owner_started_at, self.owner_host)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentRecord:
+class AgentRecord(Struct, frozen=True, kw_only=True):
     """`created_at` None = now. The coordinator of a session has the session's id."""
 
     id: str
@@ -87,8 +85,7 @@ class AgentRecord:
     created_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTask:
+class NewTask(Struct, frozen=True, kw_only=True):
     """A task to create. `id` None draws one. Without `agent_id` and `continues` a new agent is made whose id is the
     task's; `continues` takes the agent of that task. `fence`, where the creator owns the session, is checked. `asked_by` is
     the tool call that asks for it: after a crash it tells whether that call had its effect."""
@@ -117,16 +114,14 @@ class NewTask:
     asked_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One run of a task, which guards what it writes: a later claim of the task ends its right to."""
 
     task_id: str
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """How one run of a task ended, as it is stored. `status` is a terminal one. One that failed has an `error_class` and
     says whether trying again may help. `denied` are the calls that were refused to it, a line each; `exit_code` is a
     command's."""
@@ -141,8 +136,7 @@ class Ended:
     denied: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRecord:
+class TaskRecord(Struct, frozen=True):
     id: str
     agent_id: str
     session_id: str
@@ -221,8 +215,7 @@ class TaskRecord:
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRecord:
+class MessageRecord(Struct, frozen=True, kw_only=True):
     """A message of a transcript. `content` is the canonical JSON of its content array; `extra` holds usage,
     stop_reason, model, response_id and data as far as there are any. `seq` and `agent_id` are given by the store."""
 
@@ -238,8 +231,7 @@ class MessageRecord:
     seq: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
+class StepRecord(Struct, frozen=True, kw_only=True):
     """A part of an unfinished turn: the closed blocks so far of the answer `message_id` (`kind` "answer", `part` ""),
     or one tool result of the results message `message_id` (`kind` "result", `part` its tool_use id). `content` is the
     JSON array of the blocks."""
@@ -252,8 +244,7 @@ class StepRecord:
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """Something an agent must read. `body` is a message's text, or a notification's XML as of now; `why` says why it
     could not be delivered; `consumed_seq` is the message of the transcript that holds it."""
 
@@ -272,8 +263,7 @@ class Delivery:
     settled_at: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class EventRecord:
+class EventRecord(Struct, frozen=True):
     id: int
     session_id: str
     task_id: str | None
@@ -282,8 +272,7 @@ class EventRecord:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRecord:
+class ProcessRecord(Struct, frozen=True):
     pid: int
     started_at: float
     host: str
@@ -298,8 +287,7 @@ def _owner(pid: int | None, started_at: float | None, host: str | None) -> Owner
     return None if pid is None or started_at is None or host is None else Owner(pid, started_at, host)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewApproval:
+class NewApproval(Struct, frozen=True, kw_only=True):
     """A call that needs a person's word. `input` holds no secret, `digest` is of the input as it is."""
 
     session_id: str
@@ -315,8 +303,7 @@ class NewApproval:
     suggested_rule: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalRecord:
+class ApprovalRecord(Struct, frozen=True):
     id: str
     session_id: str
     agent_id: str

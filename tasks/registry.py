@@ -12,9 +12,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from tasks import agents, events, leases, outbox
 from tasks.connection import Connection, among
@@ -52,8 +53,7 @@ _PROGRESS = f"""
     WHERE {_STILL_RUNS}"""
 
 
-@dataclass(frozen=True, slots=True)
-class KillOutcome:
+class KillOutcome(Struct, frozen=True):
     """`changed`: this call ended it. `status_before` and `status` are equal if it had ended already. `undelivered` are
     the messages that went back."""
 
@@ -63,8 +63,7 @@ class KillOutcome:
     undelivered: tuple[Delivery, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
+class TaskFilter(Struct, frozen=True, kw_only=True):
     """What `list_tasks` gives. Without `session_id` tasks of open sessions only, unless `ended_sessions`. `statuses`
     are stored ones. `texts` False leaves out the long texts (`prompt` "", `result` None), for lists."""
 

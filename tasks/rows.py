@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
 import orjson
+from msgspec import Struct
 
 from tasks.ids import TaskType
 from tasks.records import (
@@ -66,8 +66,8 @@ def _flag(value: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _names(record: type[Any]) -> list[str]:
-    return [field.name for field in fields(record)]
+def _names(record: type[Struct]) -> tuple[str, ...]:
+    return record.__struct_fields__
 
 
 SESSION = Positional(SessionRecord, _names(SessionRecord), status=SessionStatus, options=_json)

@@ -10,12 +10,14 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct, field
+
 from worker_agent.errors import ConfigError
+from worker_agent.structs import replace
 
 if TYPE_CHECKING:
     import random
@@ -90,8 +92,7 @@ class SystemClock:
         await sleep(seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrySettings:
+class RetrySettings(Struct, frozen=True, kw_only=True):
     """The schedule of model calls. Durations in seconds."""
 
     max_tries: int = 10
@@ -106,8 +107,7 @@ class RetrySettings:
     connect_timeout: float = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopSettings:
+class LoopSettings(Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None = None  # per call; None = default_output_tokens of the model table
     default_output_tokens: int = 16_000
     escalated_output_tokens: int = 64_000
@@ -120,8 +120,7 @@ class LoopSettings:
     tool_use_summaries: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSettings:
+class ToolSettings(Struct, frozen=True, kw_only=True):
     """Sizes in characters unless said otherwise, durations in seconds."""
 
     max_concurrency: int = 10
@@ -146,8 +145,7 @@ class ToolSettings:
     sandbox_network: bool = False  # commands that run unasked because they are confined reach the network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextSettings:
+class ContextSettings(Struct, frozen=True, kw_only=True):
     """Tokens unless said otherwise."""
 
     auto_compact: bool = True
@@ -174,8 +172,7 @@ class ContextSettings:
     window: int | None = None  # overrides the model's own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpSettings:
+class McpSettings(Struct, frozen=True, kw_only=True):
     """Of MCP servers. Durations in seconds. More tools than `tools_at_once`, or more text about them than `tools_text`
     (characters), are searched for by name instead of being told in full."""
 
@@ -185,8 +182,7 @@ class McpSettings:
     tools_text: int = 40_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """All of it. `home` is the data directory; None = the user's data directory of the platform."""
 
     model: str = DEFAULT_MODEL
@@ -233,10 +229,10 @@ _MCP_ALIASES = {"COORDINATOR_MCP_START_TIMEOUT": "MCP_TIMEOUT", "COORDINATOR_MCP
 
 def _read_group(group: Any, prefix: str, env: Mapping[str, str]) -> Any:
     changes = {}
-    for spec in fields(group):
-        name = prefix + spec.name.upper()
+    for field_name, kind in type(group).__annotations__.items():
+        name = prefix + field_name.upper()
         if raw := env.get(name):
-            changes[spec.name] = _parse(name, raw, str(spec.type))
+            changes[field_name] = _parse(name, raw, kind)
     return replace(group, **changes)
 
 

@@ -7,9 +7,10 @@ ends with one `Result`. Observers get copies enriched for reading; nothing they 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from worker_agent.messages import Message, Usage
 
@@ -24,16 +25,14 @@ class Purpose(StrEnum):
     SUGGESTION = "suggestion"  # what the person may type next
 
 
-@dataclass(frozen=True, slots=True)
-class RequestStarted:
+class RequestStarted(Struct, frozen=True):
     """A model call begins. `attempt` counts from 1."""
 
     model: str
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCalled:
+class ModelCalled(Struct, frozen=True):
     """A model call ended, well or not: what it used, booked once per `response_id` (None: it never began). `duration`
     in seconds. Tries that were thrown away count too: they are billed."""
 
@@ -45,8 +44,7 @@ class ModelCalled:
     purpose: Purpose = Purpose.TURN
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerBegan:
+class AnswerBegan(Struct, frozen=True):
     """An answer begins to come; its pieces and blocks follow. One that breaks off is followed by another, or by none."""
 
     response_id: str
@@ -54,68 +52,59 @@ class AnswerBegan:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True):
     """`index` is that of the block in its answer."""
 
     text: str
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingDelta:
+class ThinkingDelta(Struct, frozen=True):
     text: str
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BlockDone:
+class BlockDone(Struct, frozen=True):
     """A block of the answer is whole."""
 
     index: int
     block: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDone:
+class AnswerDone(Struct, frozen=True):
     """The answer is whole; `usage` is final."""
 
     stop_reason: str
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class InputDelta:
+class InputDelta(Struct, frozen=True):
     """The model writes a call: so many characters more of its input are there."""
 
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class MessageAdded:
+class MessageAdded(Struct, frozen=True):
     """A complete message joined the conversation."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionTaken:
+class TransitionTaken(Struct, frozen=True):
     """The loop goes round again, and why: a `ContinueReason` (see `loop/state.py`). What was added to the conversation
     on the way, such as a hook's feedback, came before as `MessageAdded`."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(Struct, frozen=True):
     """A message or partial text already shown does not count any more."""
 
     message_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStarted:
+class ToolStarted(Struct, frozen=True):
     """`activity` says in a few words what the tool does now, e.g. ``Grep "import " src``."""
 
     tool_use_id: str
@@ -124,14 +113,12 @@ class ToolStarted:
     activity: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolProgress:
+class ToolProgress(Struct, frozen=True):
     tool_use_id: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFinished:
+class ToolFinished(Struct, frozen=True):
     tool_use_id: str
     name: str
     is_error: bool
@@ -159,8 +146,7 @@ class NoticeKind(StrEnum):
     COORDINATOR_FAILED = "coordinator_failed"  # its workers go on to their ends
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """Something the person should know, in words and, where a program can use it, as `data`."""
 
     kind: NoticeKind
@@ -168,16 +154,14 @@ class Notice:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSuggested:
+class PromptSuggested(Struct, frozen=True):
     """What the person may type next, one line of plain text. It holds for the prompt they are asked for now: what they
     type themselves, and any turn that begins, ends it."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class HookRan:
+class HookRan(Struct, frozen=True):
     """A handler of the hook event `event` was started, or has ended, as `ended` says: `code` None where it did not run to
     its end. `subject` is the tool's name or what else the event is about; `id` is the same for both."""
 
@@ -190,8 +174,7 @@ class HookRan:
     stderr: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PermissionDenial:
+class PermissionDenial(Struct, frozen=True):
     """`needs_person`: it was denied only because a person had to be asked and there was none."""
 
     tool_name: str
@@ -201,8 +184,7 @@ class PermissionDenial:
     needs_person: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """How one submitted prompt ended. Durations in seconds; `cost_usd` is None when a price is unknown."""
 
     text: str

@@ -23,8 +23,9 @@ import stat
 import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent import disk
 from worker_agent.config import Clock, SystemClock
@@ -52,8 +53,7 @@ _COMMON = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryHit:
+class MemoryHit(Struct, frozen=True):
     """A memory file that may matter. `path` is absolute; `text` is the whole file, or with `whole` False the part
     around the match; a higher `score` is a better match."""
 
@@ -64,8 +64,7 @@ class MemoryHit:
     whole: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     row: int
     mtime_ns: int
     size: int

@@ -15,8 +15,9 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent import disk
 from worker_agent.messages import clean
@@ -33,8 +34,7 @@ _OURS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """One thing worth remembering: a line that says it, and some sentences of Markdown."""
 
     title: str

@@ -14,10 +14,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 Role = Literal["user", "assistant", "system"]
 Block = Mapping[str, Any]
@@ -38,8 +39,7 @@ CACHE_ANCHOR = "cache_anchor"  # in `data`: what comes behind this message may b
 WIRE_KINDS: frozenset[str] = frozenset({"prompt", "answer", "tool_results", "attachment", "meta", "summary"})
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Tokens of one model call. `input` counts uncached tokens only; see `prompt` for the size of the prompt."""
 
     input: int = 0
@@ -108,8 +108,7 @@ def new_message_id() -> str:
     return uuid.uuid4().hex
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True, weakref=True):
     """One message of a conversation.
 
     `wire` is the canonical JSON of its content array, without role; `usage`, `stop_reason`, `model` and `response_id`
@@ -128,7 +127,7 @@ class Message:
     response_id: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     at: float = field(default_factory=time.time)
-    wire: bytes = field(default=b"", repr=False, compare=False)
+    wire: bytes = b""
 
     def __post_init__(self) -> None:
         if self.wire:
@@ -138,9 +137,9 @@ class Message:
                 raise TypeError
             wire = canonical(self.content)
         except (TypeError, orjson.JSONEncodeError):
-            object.__setattr__(self, "content", tuple(clean_json(b) for b in self.content))
+            force_setattr(self, "content", tuple(clean_json(b) for b in self.content))
             wire = canonical(self.content)
-        object.__setattr__(self, "wire", wire)
+        force_setattr(self, "wire", wire)
 
     def __hash__(self) -> int:
         return hash(self.id)

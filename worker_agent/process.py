@@ -20,9 +20,10 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 from worker_agent.config import SystemClock
 from worker_agent.process_tree import (
@@ -37,6 +38,7 @@ from worker_agent.process_tree import (
     start_time,
     sweep_zombies,
 )
+from worker_agent.structs import replace
 
 __all__ = [
     "SHELL_MARKER", "TASK_MARKER", "ProcessTree", "ShellOutcome", "Survivor", "Wrap", "Wrapped",
@@ -71,8 +73,7 @@ def _nothing() -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Wrapped:
+class Wrapped(Struct, frozen=True):
     """A command inside a confinement. `environment` comes on top of the command's own, `pass_fds` stay open in it.
     `close` frees what the wrapping holds, at the end and in every case. `finish` looks at what the command left behind, from
     a thread; what it answers is told with the outcome, a sentence each. `ends_all`: what the command leaves running ends with
@@ -90,8 +91,7 @@ Wrap = Callable[[Sequence[str], Path], Wrapped]
 """argv and directory → the command confined. Called from a thread: it may look through directories. Raises `OSError`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellOutcome:
+class ShellOutcome(Struct, frozen=True, kw_only=True):
     """How a command ended. `exit_code` is negative for a signal, None if the shell's end was not seen. `output` is what
     was kept, with a line in its middle that says what was left out when `truncated`. `output_file` holds all of it up
     to the cap; None when it fitted. `background` lives on after the shell; `survivors` should be gone and are not.

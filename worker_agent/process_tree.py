@@ -29,11 +29,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 
 import psutil
+from msgspec import Struct
 
 from worker_agent.config import Clock, SystemClock
 
@@ -48,8 +48,7 @@ SAME_START = 1.5  # seconds by which two readings of one start time may differ: 
 _GONE = frozenset({psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
 
 
-@dataclass(frozen=True, slots=True)
-class Survivor:
+class Survivor(Struct, frozen=True):
     """A process that lives: `start_time` in seconds since the epoch, `cmdline` joined by blanks, shortened."""
 
     pid: int
@@ -60,8 +59,7 @@ class Survivor:
         return f"{self.pid} ({self.cmdline})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     pid: int
     parent: int
     session: int

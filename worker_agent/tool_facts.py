@@ -16,10 +16,11 @@ What depends on the input of a call is a question to the tool itself: `is_read_o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
+
+from msgspec import Struct
 
 from worker_agent.words import meant
 
@@ -43,8 +44,7 @@ class Specifier(StrEnum):
     NAME = "name"  # a name, perhaps with words behind it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """`aliases` mean this very tool wherever tools are named; `elsewhere` are names that other products give it, which only
     agent files may use.
 

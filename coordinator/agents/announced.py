@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from coordinator.agents.asking import Questions
 from worker_agent.hooks import HookRunner
 from worker_agent.tools.base import Allow, Ask, Deny, Input, Tool, ToolContext
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
+class Announced(Struct, frozen=True):
     """The `Approver` of one agent: the session's questions, and the agent's own hooks, which run beside the question."""
 
     questions: Questions

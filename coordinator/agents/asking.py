@@ -17,9 +17,10 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from coordinator.observed import CallWaits
 from coordinator.store import Store
@@ -29,6 +30,7 @@ from tasks.records import ApprovalRecord, ApprovalStatus, NewApproval
 from worker_agent import disk
 from worker_agent.messages import canonical, clean
 from worker_agent.redaction import in_json
+from worker_agent.structs import replace
 from worker_agent.tools.base import Allow, Approver, Ask, Deny, Input, Tool, ToolContext
 from worker_agent.tools.permissions import Policy
 from worker_agent.tools.rules import Behavior, RuleSet, Source
@@ -194,8 +196,7 @@ class Questions:
                 return Deny("the question was taken back")
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     """A call that needs a person's word. `answered_with` is the input that who is asked here wants in place of its own."""
 
     tool: Tool

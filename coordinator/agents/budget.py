@@ -24,8 +24,9 @@ import contextlib
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from worker_agent.api.client import ModelRequest
 from worker_agent.errors import ErrorKind, ModelError
@@ -38,8 +39,7 @@ REPORT_TOKENS = 2048  # of output: what is kept back for a report, and the least
 Price = Callable[[str, Usage], float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(Struct, frozen=True):
     usd: float = 0.0
     tokens: int = 0
 
@@ -55,8 +55,7 @@ class Amount:
         return fits_usd and (limit.tokens is None or self.tokens <= limit.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     usd: float | None = None
     tokens: int | None = None
 
@@ -71,8 +70,7 @@ class Limit:
         return max(shares, default=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Struct, frozen=True):
     """What a process may spend from here on; what all have spent; whether another may give some of its share back."""
 
     share: Amount
@@ -92,8 +90,7 @@ class Shares(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Wish:
+class _Wish(Struct, kw_only=True, eq=False):
     """A call that waits to be granted. `whole` is what it may cost as asked, `report` a report in its place."""
 
     agent: AgentBudget
@@ -105,8 +102,7 @@ class _Wish:
     granted: asyncio.Future[CallBudget]
 
 
-@dataclass(frozen=True, slots=True)
-class _Grant:
+class _Grant(Struct, frozen=True):
     """What may be held now: `cap` None is the output cap that was asked for."""
 
     amount: Amount

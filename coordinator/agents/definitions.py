@@ -18,11 +18,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 from worker_agent import disk, front_matter
 from worker_agent.errors import ConfigError
@@ -58,8 +59,7 @@ EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _PROSE = re.compile(r"^(name|description)[ \t]*:[ \t]*(?![\"'|>])(\S.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentDefinition:
+class AgentDefinition(Struct, frozen=True, kw_only=True):
     """One kind of worker. `tools` None = all; `model` None = that of the parent."""
 
     name: str
@@ -80,8 +80,7 @@ class AgentDefinition:
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields nobody here reads
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Why a definition was not loaded, or what of it was passed over."""
 
     source: Path
@@ -91,8 +90,7 @@ class Problem:
     line: int | None = None  # in the file
 
 
-@dataclass(frozen=True, slots=True)
-class Agents:
+class Agents(Struct, frozen=True):
     """All definitions by name, and what was wrong with the others; `unusable` says by name why one cannot be used."""
 
     by_name: Mapping[str, AgentDefinition]
@@ -343,8 +341,7 @@ def _tags(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
+class _Fields(Struct, frozen=True):
     """The front matter of one definition while it is read: every fault is kept, so that a person sees them all at once."""
 
     name: str

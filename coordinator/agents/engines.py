@@ -7,9 +7,10 @@ the same bytes and share the provider's cache. What varies stands in the last sy
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from coordinator import tracing
 from coordinator.agents.announced import Announced
@@ -56,8 +57,7 @@ from worker_agent.tools.tool_hooks import HookedTools
 WORKER_SCHEMA_TRIES = 3
 
 
-@dataclass(slots=True, kw_only=True)
-class EngineFactory:
+class EngineFactory(Struct, kw_only=True):
     """All that the agents of one session have in common. `environment` is what settings files and hooks give to tools;
     `denials` takes what was denied to workers."""
 

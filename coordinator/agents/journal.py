@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from coordinator.agents.transcript_file import TranscriptFile
 from coordinator.agents.transcript_lines import TranscriptLines
@@ -69,8 +70,7 @@ class TaskJournal:
         return {"session_id": self._store.session_id, "fence": self._store.fence, "run": self._run}
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """What an agent goes on with: `messages` in order; the last `len(added)` of them are new and not stored yet, and calls of
     the last may be `open`. `surroundings` are the system and user context it began with, `stored` is the whole transcript
     with all its rows."""

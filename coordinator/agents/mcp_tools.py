@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from coordinator.agents.definitions import AgentDefinition
 from worker_agent.config import McpSettings
@@ -32,8 +33,7 @@ def of_agent(definition: AgentDefinition) -> tuple[list[ServerConfig], list[str]
     return found, [str(problem) for problem in problems]
 
 
-@dataclass(slots=True)
-class McpTools:
+class McpTools(Struct):
     """What agents get of the servers. `policy` is the session's: it says which servers a rule allows as a whole."""
 
     servers: Servers

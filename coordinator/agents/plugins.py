@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from msgspec import Struct, field
 
 from coordinator.agents import definitions
 from coordinator.agents.definitions import AgentDefinition
@@ -34,6 +34,7 @@ from worker_agent.hooks import HookConfig
 from worker_agent.mcp.config import Scope, ServerConfig, entries
 from worker_agent.mcp.names import plugin_server
 from worker_agent.skills import HEAD_BYTES, breach
+from worker_agent.structs import replace
 from worker_agent.tools.hook_scripts import script_digests
 from worker_agent.tools.trust import Brought, Trust, repository_root
 
@@ -65,8 +66,7 @@ class Kind(StrEnum):
     CLAUDE = "claude"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plugin:
+class Plugin(Struct, frozen=True, kw_only=True):
     """One plugin as it counts. `problems` are sentences about what of it does not. `rights` is what a person trusts."""
 
     name: str
@@ -95,8 +95,7 @@ class Plugin:
         return Brought(self.root / _manifest_of(self.root), rights, bool(rights), words)
 
 
-@dataclass(frozen=True, slots=True)
-class Plugins:
+class Plugins(Struct, frozen=True):
     """Those that count, and sentences about the others."""
 
     found: tuple[Plugin, ...] = ()

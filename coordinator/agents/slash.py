@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from coordinator.agents import plugins
 from coordinator.options import RunOptions
@@ -19,6 +20,7 @@ from tasks.ids import new_session_id
 from worker_agent.errors import ConfigError
 from worker_agent.session.commands import parse_command
 from worker_agent.skills import Skill, SkillIndex
+from worker_agent.structs import replace
 from worker_agent.tools.trust import repository_root
 
 if TYPE_CHECKING:
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
 _CALL = re.compile(r"\s*/(?P<name>[A-Za-z0-9][\w:.-]*)(?:\s+(?P<arguments>.*?))?\s*", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Expanded:
+class Expanded(Struct, frozen=True):
     """What a person's `/name args` stands for. `tools` are rules that hold without asking for this prompt; `passed_over`
     are those of the file that are no rules."""
 

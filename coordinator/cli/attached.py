@@ -18,9 +18,10 @@ import select
 import stat
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from worker_agent import disk
 
@@ -36,8 +37,7 @@ _IS_PATH = re.compile(r".*[/\\]|.*\.[A-Za-z0-9]{1,5}$", re.DOTALL)
 _CLOSING = ".,;:!?)]}>'\""
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(Struct, frozen=True):
     """`text` goes behind the prompt, `blocks` beside it; `notes` are lines for the person."""
 
     text: str = ""

@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from coordinator.cli.failures import Failure
 from coordinator.views.exit_codes import ExitCode
@@ -35,8 +36,7 @@ HOLDING = (
 LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config", "plugin_dirs"})  # they add up over all files
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(Struct, frozen=True):
     """`values` and `origins` by parameter name; `notes` are for the person."""
 
     values: Mapping[str, Any]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from coordinator.options import CHECKS, LIMITS, STRICTEST_FIRST, rank, stricter
 from coordinator.session.choosing import is_moved
 from coordinator.views.exit_codes import ExitCode
 from tasks.records import SessionRecord
+from worker_agent.structs import replace
 
 LISTS = frozenset({"allowed_tools", "disallowed_tools", "add_dirs", "mcp_config", "plugin_dirs"})
 KEPT = (

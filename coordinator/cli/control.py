@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli import attached
@@ -35,6 +34,7 @@ from worker_agent.config import variable
 from worker_agent.errors import ConfigError
 from worker_agent.events import MessageAdded, Result
 from worker_agent.messages import WIRE_KINDS, Usage
+from worker_agent.structs import replace
 from worker_agent.tools.base import Allow, Ask, Deny, Input, Tool, ToolContext
 from worker_agent.tools.tool_hooks import as_update
 

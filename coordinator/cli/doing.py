@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from worker_agent.events import (
     Event,
@@ -21,8 +22,7 @@ TAIL = 400  # characters of what is being written
 _SENTENCE = re.compile(r"\n|(?<=[.:!?]) ")
 
 
-@dataclass(slots=True)
-class Doing:
+class Doing(Struct):
     """`turns` counts the answers; `said` is the end of the text that is being written."""
 
     turns: int = 0

@@ -12,9 +12,10 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct, field
 
 from coordinator import heap
 from coordinator.cli.approval import TerminalApprover
@@ -51,8 +52,7 @@ SAID = {
 }
 
 
-@dataclass(slots=True, kw_only=True)
-class Drive:
+class Drive(Struct, kw_only=True):
     """One run. `person` is who can be asked and, in a chat, who types; None where there is nobody."""
 
     console: Console

@@ -5,19 +5,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
 
 from coordinator.options import RunOptions
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import HookConfig
 from worker_agent.messages import Block
+from worker_agent.structs import replace
 
 MEDIA = frozenset({"image", "document"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """Of `initialize`: the program's own hooks and kinds of worker, the skills a model may use (None: all), and whether it
     wants to see what workers say and think, not only what they do."""
 
@@ -44,8 +45,7 @@ class Wanted:
         return replace(options, agents={**options.agents, **(self.agents or {})})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     """One `user` line. `fault` says why it can be no prompt; `verbatim`: nothing in its text is looked at. `uuid` is the
     program's own name for it."""
 

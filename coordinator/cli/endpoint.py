@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from coordinator.cli.failures import Failure
 from coordinator.views.exit_codes import ExitCode
@@ -145,8 +146,7 @@ def _seen(got: Got, info: ModelInfo) -> list[Finding]:
     return []
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(Struct, frozen=True):
     """What one call brought. `seconds` until the answer began, `calls` are the names of tools."""
 
     usage: Usage

@@ -8,9 +8,10 @@ none (a pipe: nothing is cut). Values are the documented JSON objects of `coordi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from coordinator.views.terminal_text import columns, cut, literal, one_line
 from coordinator.views.values import state
@@ -48,8 +49,7 @@ class Column(NamedTuple):
     least: int = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     columns: Sequence[Column]
     rows: Sequence[Sequence[Piece]]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from coordinator.cli import markdown, render
 from coordinator.cli.console import Console
@@ -27,8 +28,7 @@ TELLING = frozenset(NoticeKind) - {NoticeKind.API_ERROR}  # that one the result 
 ENDED = frozenset({"completed", "failed", "killed"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Struct, frozen=True, kw_only=True):
     """What is known of a session when it begins."""
 
     session_id: str

@@ -14,9 +14,10 @@ import asyncio
 import json
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from coordinator.views.exit_codes import ExitCode
 
@@ -43,8 +44,7 @@ INSTRUCTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(Struct, frozen=True):
     """This program's own commands. `database` is what `--db` said; `flags` hold for every run; `logs` is where runs in the
     background write."""
 

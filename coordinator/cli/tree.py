@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from coordinator.cli.render import SIGNS, Line, Piece, cost_of, count, fit, money, now_words, span
 from coordinator.views.terminal_text import columns, cut, one_line
@@ -63,8 +64,7 @@ class Spent(NamedTuple):
         return max(shares, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Scene(Struct, frozen=True, kw_only=True):
     """All that one frame shows. `counts` are of all tasks by state, `rows` as many of them as may fit, in order; `told` are
     lines below the tree, `said` the last words of the coordinator."""
 
@@ -168,8 +168,7 @@ def _spent(spent: Spent | None) -> list[list[Piece]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     """How wide what is, for one frame. `numbers` are those that are shown, with their widths."""
 
     name: int

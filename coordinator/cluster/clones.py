@@ -22,8 +22,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from coordinator.cluster.remote import Moved, Remote, Unreachable
 from worker_agent.errors import ConfigError
@@ -46,8 +47,7 @@ def base_branch(commit: str) -> str:
     return f"coordinator/base-{commit[:12]}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """Which branch a worker works on, at which commit it began, and which run of it this is."""
 
     agent_id: str
@@ -57,8 +57,7 @@ class Start:
     is_new: bool  # nothing can have been pushed yet
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(Struct, frozen=True):
     """What became of a clone at a run's end. `commit` None: nothing was changed."""
 
     commit: str | None

@@ -16,8 +16,9 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from coordinator.cluster.engine import BEAT, POLL, Engine
 from coordinator.other_processes.foreign import ForeignChanges, Reactions
@@ -37,8 +38,7 @@ log = logging.getLogger(__name__)
 Enter = Callable[[SessionRecord, AsyncExitStack], Awaitable["Parts"]]
 
 
-@dataclass(slots=True)
-class _Guest:
+class _Guest(Struct):
     """This node's part in a session; `runs` are the tasks of it that run here."""
 
     parts: Parts

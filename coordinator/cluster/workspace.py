@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from tasks.connection import Connection
 from tasks.records import SessionRecord, TaskRecord
 from worker_agent.errors import ConfigError
 from worker_agent.git import NOT_INTO, place_of, run_git
+from worker_agent.structs import replace
 
 GIT, SHARED = "git", "shared"
 BEGAN, PUSHED, LOST = "work_began", "work_pushed", "work_lost"

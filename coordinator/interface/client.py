@@ -11,10 +11,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +24,7 @@ from coordinator.interface.errors import Closed, ConfigurationError, translated
 from coordinator.interface.events import Event, event_of
 from coordinator.interface.functions import FunctionTool, compiled
 from coordinator.interface.results import Result, Task, result_of, task_of
+from worker_agent.structs import replace
 
 if TYPE_CHECKING:
     from coordinator.observed import Observed
@@ -263,7 +264,7 @@ class Coordinator:
             return result
         from pydantic import TypeAdapter
 
-        return replace(result, structured=TypeAdapter(self._output).validate_python(result.structured))
+        return dataclasses.replace(result, structured=TypeAdapter(self._output).validate_python(result.structured))
 
     async def _drop(self, handle: SessionHandle) -> None:
         with translated():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from coordinator.paths import Paths
 from worker_agent.config import Settings
 from worker_agent.errors import ConfigError
 from worker_agent.session.schema import fault
+from worker_agent.structs import replace
 from worker_agent.tools.trust import EVERYTHING, NOTHING, SOURCES, Trust, TrustStore
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directories

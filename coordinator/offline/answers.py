@@ -6,13 +6,13 @@ Each answer knows how much it left out, so that a report can say how many of how
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from coordinator.offline.citations import Citation, cite
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """An answer of Glob. `total` counts the files that were left out too; `open_end`: there are more than `total`."""
 
     files: tuple[str, ...]
@@ -37,8 +37,7 @@ class Listing:
         return f"{'More than ' if self.open_end else ''}{self.total:,}"
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     path: str
     line: int
     text: str
@@ -47,8 +46,7 @@ class Hit:
         return cite(self.path, self.line, self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class Hits:
+class Hits(Struct, frozen=True):
     """An answer of Grep in content mode. `open_end`: there are more than `total`."""
 
     hits: tuple[Hit, ...]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 TEXT_CAP = 160  # characters of a quoted line
 _CITED = re.compile(r"^- `([^`\n]+):(\d+)` (`+)(.*?)\3( …)?$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Citation:
+class Citation(Struct, frozen=True):
     """`path` as the tools show it, `line` from 1; `cut`: the line goes on after `text`."""
 
     path: str

@@ -14,7 +14,8 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from coordinator.offline.conversation import PLAIN, is_prompt
 from coordinator.offline.lead import as_coordinator
@@ -69,8 +70,7 @@ class OfflineClient:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What the model says and asks for. `seed` names the request it answers (hexadecimal)."""
 
     text: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 MOST = 16  # words searched: each costs three searches
 SHORT = 3  # letters; a word of so few is found only as a whole part of a name
@@ -29,8 +30,7 @@ STOP_WORDS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(Struct, frozen=True, dict=True):
     """A word of the goal, as it is searched."""
 
     text: str
@@ -72,8 +72,7 @@ class Word:
         return self.text if self.stem.lower() == self.text.lower() else f"{self.text} (as {self.stem}…)"
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """All words of a goal, each once. `common`: such as nearly every question holds; `beyond`: more than `MOST`."""
 
     searched: tuple[str, ...] = ()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from coordinator.offline.citations import citations
 from coordinator.offline.conversation import PLAIN, is_prompt, text_of
@@ -20,8 +21,7 @@ from worker_agent.messages import Message
 from worker_agent.words import counted
 
 
-@dataclass(slots=True)
-class _Survey:
+class _Survey(Struct):
     """What a coordinator's conversation holds of the survey under way. Tasks are known by the description they were
     started with; `tasks` maps it to a task id, or to None if the start failed."""
 
@@ -42,8 +42,7 @@ class _Survey:
         self.done = self.done or (not message.tool_uses and message.text.startswith(HEADING))
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(Struct, frozen=True):
     """How a worker ended, as its notification says."""
 
     status: str

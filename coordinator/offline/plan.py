@@ -9,12 +9,12 @@ where it stopped, and equal conversations give equal answers.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Call:
+
+class Call(Struct, frozen=True):
     name: str
     input: Mapping[str, Any]
 

@@ -8,7 +8,8 @@ definitions are read. A list says how many of how many it shows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from coordinator.offline import source
 from coordinator.offline.answers import Hit, Hits, Listing, lines_read
@@ -30,8 +31,7 @@ READ_AT_ONCE = 2  # files in one answer: each may have two thousand lines
 READ = 6
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(Struct):
     """What the searches found: per word the lines with it and how many paths hold it, and all lines and names seen.
     `unlisted` are the words of which not all names are known, `telling` those that a path can tell something by: the others
     stand in most paths, as `package` does below `site-packages`."""

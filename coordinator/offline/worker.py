@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from coordinator.offline.citations import citations
 from coordinator.offline.conversation import PLAIN, is_prompt, text_of
@@ -18,8 +19,7 @@ from coordinator.offline.report import report
 from worker_agent.messages import Block, Message
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """The messages since the task that is being worked at: `rounds` are the calls asked for so far with their results.
     `report` is the final answer, if it was given; `after` is the last message that came behind it."""
 

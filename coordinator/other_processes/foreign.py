@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from coordinator.store import Store
 from coordinator.wakes import Signal
@@ -20,8 +21,7 @@ from tasks.records import TaskRecord
 UNWOUND = "task_unwound"  # the event with which an owner says that nothing of a killed task runs any more
 
 
-@dataclass(slots=True, kw_only=True)
-class Reactions:
+class Reactions(Struct, kw_only=True):
     """What is done about it. `running` names the tasks that this process runs."""
 
     running: Callable[[], set[str]]

@@ -17,8 +17,9 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from coordinator.other_processes.foreign import UNWOUND
 from coordinator.runs.processes import end_all, servers_of
@@ -35,8 +36,7 @@ ANSWER_BOUND = 4.0  # seconds, beside the grace, for a living owner to say that 
 LOOK = 0.2  # seconds until a look without a change: a process may die without a commit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillReport:
+class KillReport(Struct, frozen=True, kw_only=True):
     """`changed` False: it had ended before, in `status`. `ended` says that nothing of it runs, by the process table;
     `survivors` name what does."""
 
@@ -80,8 +80,7 @@ def kill_tasks(db: Database, ids: Sequence[str], *, by: str = "user", grace: flo
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Marked:
+class _Marked(Struct, frozen=True):
     """A task as it stood before, and what storing its end did. `root` is the one of the asked for that took it along."""
 
     task: TaskRecord
@@ -133,8 +132,7 @@ def _mark(conn: Connection, ids: Sequence[str], by: str) -> list[_Marked]:
     return list(marked.values())
 
 
-@dataclass(frozen=True, slots=True)
-class SessionReport:
+class SessionReport(Struct, frozen=True):
     """`changed` False: it had ended before. `survivors` could not be ended, in words."""
 
     session_id: str

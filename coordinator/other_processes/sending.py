@@ -6,7 +6,7 @@ Without a living owner it waits for `coordinator resume`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from coordinator.other_processes.refusal import Refusal
 from coordinator.paths import Paths
@@ -21,8 +21,7 @@ from tasks.states import TaskStatus
 SENDER = "user"
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """`words` say what became of it; `undriven` is the session that nobody drives now, if so."""
 
     words: str

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from coordinator.observed import Observed, Observer, TaskChanged
 from coordinator.paths import Paths
@@ -28,13 +29,13 @@ from tasks.records import Ended, NewTask, TaskRecord
 from tasks.states import TaskStatus
 from worker_agent.causes import Cause
 from worker_agent.process import TASK_MARKER, ShellOutcome, run_shell
+from worker_agent.structs import replace
 from worker_agent.tools.base import ToolContext
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """What a command needs that its row does not hold. `command` is as the model wrote it, `timeout` in seconds;
     `parent_id` is the task that began it, or the session."""
 

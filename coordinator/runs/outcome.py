@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from coordinator.runs.held_directory import gone
@@ -19,6 +18,7 @@ from worker_agent.causes import Cause
 from worker_agent.errors import ErrorKind
 from worker_agent.events import PermissionDenial, Result
 from worker_agent.loop.reasons import TerminalReason
+from worker_agent.structs import replace
 
 SALVAGED = "[The last answer was empty. This is the last text before it.]\n\n"
 MAX_DENIED = 8  # lines; with the widths below they fit in one field of a notification

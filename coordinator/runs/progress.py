@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
 
 from tasks.records import TaskRecord
 from worker_agent.events import (
@@ -23,6 +24,7 @@ from worker_agent.events import (
     ToolStarted,
 )
 from worker_agent.messages import Usage
+from worker_agent.structs import replace
 
 ACTIVITIES = 5
 LONGEST_ACTIVITY = 200  # characters
@@ -33,8 +35,7 @@ CHARACTERS = 4  # of an answer for a token, until the API has counted them
 Price = Callable[[str, Usage], float | None]
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(Struct):
     """`activities` are the last tools, in words; `texts` what the model said in this run, for a partial result."""
 
     price: Price

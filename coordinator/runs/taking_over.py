@@ -18,8 +18,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from coordinator.runs.worktrees import top_of
 from worker_agent.errors import AgentError, ConfigError
@@ -42,8 +43,7 @@ class Refused(AgentError):
     """It cannot be done, and nothing was. The message is one line for a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A task's worktree `tree` on `branch`, and the tree `main` that it was made from."""
 
     tree: Path
@@ -51,8 +51,7 @@ class Change:
     branch: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(Struct, frozen=True):
     """A task's `branch` as it was fetched: it is `commit`, whose objects lie in `objects`; `main` is the tree that it was made from."""
 
     commit: str
@@ -61,8 +60,7 @@ class Pushed:
     branch: str
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """What git said of the merge, and what was left out, in words."""
 
     said: str

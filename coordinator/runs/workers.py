@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from coordinator.agents.inbox import TaskInbox
 from coordinator.agents.journal import History, TaskJournal
@@ -39,6 +40,7 @@ from worker_agent.events import Event, MessageAdded, ModelCalled, Result
 from worker_agent.hooks import HookRunner
 from worker_agent.messages import Message, user
 from worker_agent.session.engine import Limits, QueryEngine
+from worker_agent.structs import replace
 
 MAX_OBJECTIONS = 8  # of hooks to one task's end
 T = TypeVar("T")
@@ -46,8 +48,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerParts:
+class WorkerParts(Struct, frozen=True, kw_only=True):
     """What a worker's engine is built of, beside what all have in common."""
 
     task: TaskRecord
@@ -59,8 +60,7 @@ class WorkerParts:
     hooks: HookRunner
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """A worker ready to run: its engine, what each of its prompts is bound by, and what is to be called when its run has
     ended."""
 

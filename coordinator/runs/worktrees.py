@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent.errors import ConfigError
 from worker_agent.git import NOT_INTO, Done, left_out, place_of, run_git
@@ -22,8 +23,7 @@ from worker_agent.git import NOT_INTO, Done, left_out, place_of, run_git
 CACHES = ("__pycache__/", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", ".hypothesis/")
 
 
-@dataclass(frozen=True, slots=True)
-class Worktree:
+class Worktree(Struct, frozen=True):
     """`base` is the commit it began at, `repository` the top directory of the main tree. `left_out`: what git would have
     run and we did not, in words."""
 
@@ -34,8 +34,7 @@ class Worktree:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """What became of a worktree: removed, or kept and why."""
 
     removed: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from coordinator.options import RunOptions
@@ -11,6 +10,7 @@ from tasks.connection import Connection
 from tasks.errors import Exists
 from tasks.records import SessionRecord
 from worker_agent.errors import ConfigError
+from worker_agent.structs import replace
 
 
 def earlier_session(conn: Connection, options: RunOptions) -> SessionRecord | None:

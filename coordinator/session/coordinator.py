@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from coordinator.agents.definitions import Agents
 from coordinator.agents.inbox import FROM_COORDINATOR
@@ -33,14 +34,14 @@ from worker_agent.errors import ConfigError
 from worker_agent.hooks import Verdict
 from worker_agent.redaction import Redact, in_json
 from worker_agent.session.schema import fault
+from worker_agent.structs import replace
 from worker_agent.tools.rules import RuleSet
 from worker_agent.words import counted
 
 BY_MODEL = "model"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnRequest:
+class SpawnRequest(Struct, frozen=True, kw_only=True):
     """A new worker. `background` False: whoever asks waits for the end and needs no notification. `call_id` is the tool
     call that asks."""
 
@@ -65,14 +66,12 @@ class Sent(StrEnum):
     KILLED = "killed"  # refused: a killed worker stays killed
 
 
-@dataclass(frozen=True, slots=True)
-class SendOutcome:
+class SendOutcome(Struct, frozen=True):
     sent: Sent
     task: TaskRecord
 
 
-@dataclass(frozen=True, slots=True)
-class StopOutcome:
+class StopOutcome(Struct, frozen=True):
     """`ended_now` False: it had ended before, in `task.status`. `survivors` could not be ended, in words; `undelivered`
     is the number of messages that went back."""
 
@@ -82,8 +81,7 @@ class StopOutcome:
     undelivered: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """`tasks` bounds the whole session, so that a loop of spawning ends."""
 
     tasks: int = 1000

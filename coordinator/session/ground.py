@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from coordinator.agents import definitions, mcp_servers, plugins
 from coordinator.options import RunOptions
@@ -16,6 +17,7 @@ from worker_agent.errors import ConfigError
 from worker_agent.mcp.config import Configured
 from worker_agent.messages import Usage
 from worker_agent.redaction import Redactor
+from worker_agent.structs import replace
 from worker_agent.tools import settings_files
 from worker_agent.tools.confinement import Choice, choose
 from worker_agent.tools.permissions import Policy
@@ -23,8 +25,7 @@ from worker_agent.tools.rules import Behavior, RuleSet, Source, inside, literal,
 from worker_agent.tools.trust import repository_root
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Ground(Struct, frozen=True, kw_only=True):
     """What a session stands on, as it was found: files, rules, the means to confine."""
 
     cwd: Path

@@ -7,8 +7,9 @@ Who runs it adds only what is done about what happens: its owner (`session.py`),
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from coordinator.agents.asking import Questions
 from coordinator.agents.budget import AgentBudget
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from coordinator.agents.mcp_tools import McpTools
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """`engine`, `history`, `inbox`, `budget` and `processes` are of the session's own agent; `denials` is what was denied to
     workers so far; `plugins` are their names and directories; `problems` are lines for a person about what was found and left out."""
 

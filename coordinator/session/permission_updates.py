@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from coordinator.session.parts import Parts
 from worker_agent.errors import ConfigError
+from worker_agent.structs import replace
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleSet, Source, as_fence
 

@@ -15,10 +15,11 @@ import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from coordinator.agents.journal import from_record
 from coordinator.composition import Given, tree_budget
@@ -39,8 +40,7 @@ TIME = 300.0  # seconds for all of it
 LOOK_AGAIN = 0.2  # seconds, while another process looks back
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Struct, frozen=True):
     """`written` are the files that are new or changed; `why` says why there are none."""
 
     written: tuple[Path, ...] = ()

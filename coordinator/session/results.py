@@ -7,8 +7,9 @@ so that `resume` can go on. Then its live tasks are shown as `interrupted`: nobo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
 
 from coordinator.other_processes import lease
 from coordinator.runs.held_directory import gone
@@ -27,12 +28,12 @@ from worker_agent.causes import Cause
 from worker_agent.events import PermissionDenial, Result
 from worker_agent.loop.reasons import TerminalReason
 from worker_agent.redaction import Redact
+from worker_agent.structs import replace
 
 ABORTED = frozenset({TerminalReason.ABORTED_STREAMING, TerminalReason.ABORTED_TOOLS})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closing:
+class Closing(Struct, frozen=True, kw_only=True):
     """`ending` names what cut the session short, None if it came to its own end; `live` are the tasks that still ran;
     `over_budget` those of this run that the budget ended; `unverified` says how the last verification failed, if it did.
     `lost_directory` names the working directory of a single agent if it went while it worked. `not_stored` says why nothing more could be stored; `is_stored` that the end is stored already. `duration` in

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from coordinator.agents.inbox import FROM_USER
 from coordinator.observed import Observed
@@ -35,6 +36,7 @@ from worker_agent.hooks import Verdict
 from worker_agent.messages import Block, Message, text_block, user
 from worker_agent.session.commands import parse_command
 from worker_agent.session.engine import Limits
+from worker_agent.structs import replace
 
 NEVER = float("-inf")
 IN_A_ROW = 2.0  # seconds: an interrupt so soon after another is the next one of a row, whatever has begun between them
@@ -45,8 +47,7 @@ def _refusal(verdict: Verdict) -> str:
     return f"a hook refuses the prompt: {verdict.stop or '; '.join(verdict.blocking)}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
+class RunOutcome(Struct, frozen=True):
     """`result` is the documented result object. `is_over`: nothing of the session is left for `resume` to go on with."""
 
     exit_code: ExitCode

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from coordinator.views.values import iso, state
 
@@ -25,8 +26,7 @@ Json = Mapping[str, Any]
 Range = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """Of `workers` that have not ended, by `done` that have. `ends_at` in seconds since the epoch, the earlier and the later time
     by which those that wait for nobody have ended; `cost_usd` what all of them cost from here on. None where nothing can be
     said."""

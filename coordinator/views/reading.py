@@ -8,11 +8,12 @@ wrote may be a megabyte without a line end; what is longer is asked for by itsel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from coordinator.views.messages import message_json, parts
 from coordinator.views.shown import Shown, sessions_in, shown_approvals, shown_tasks
@@ -41,8 +42,7 @@ _CALLS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Between which lines of a session's log: its order is that of time, then of agents, then of messages."""
 
     at: float

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -20,6 +19,7 @@ from tasks.nodes import NodeRecord, NodeStatus
 from tasks.records import ApprovalRecord, SessionRecord, SessionStatus, TaskRecord
 from tasks.registry import TaskFilter
 from tasks.states import LIVE, TERMINAL, TaskStatus
+from worker_agent.structs import replace
 
 Shown = dict[str, Any]
 CLUSTER = "cluster"  # the `--backend` whose workers are on nodes

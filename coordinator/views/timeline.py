@@ -14,10 +14,11 @@ Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from coordinator.views.shown import Owners
 from tasks import registry, sessions
@@ -31,8 +32,7 @@ _WAITS = "SELECT task_id, tool, asked_at, answered_at, status FROM approvals WHE
 QUEUED, MODEL, TOOL, WAITING, IDLE = "queued", "model", "tool", "waiting", "idle"
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """From `start` to `end` a lane was busy with `kind`; `label` are the tools' names, or empty."""
 
     kind: str
@@ -41,8 +41,7 @@ class Segment:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """`id` is a task's, or the session's for its own agent; `depth` is how deep it stands in the tree."""
 
     id: str
@@ -56,12 +55,11 @@ class Lane:
     segments: tuple[Segment, ...]
 
     def to_json(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self.__slots__ if name != "segments"}
-        return own | {"segments": [{name: getattr(one, name) for name in Segment.__slots__} for one in self.segments]}
+        own = {name: getattr(self, name) for name in self.__struct_fields__ if name != "segments"}
+        return own | {"segments": [asdict(one) for one in self.segments]}
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     role: str
     kind: str
     at: float

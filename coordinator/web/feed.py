@@ -17,10 +17,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from coordinator.views import reading
 from coordinator.views.forecast import forecast
@@ -31,6 +31,7 @@ from tasks.db import Database
 from tasks.errors import StoreError
 from tasks.records import EventRecord
 from tasks.watch import Watcher
+from worker_agent.structs import replace
 
 LOOK = 2.0  # seconds until a look without a change
 GAP = 0.3  # seconds between two updates at least; five times as long as a look takes, where that is more
@@ -107,8 +108,7 @@ class News:
         came.set()
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(Struct):
     """What one page was told: the last event, of each object a fingerprint, of each agent how far its log is known."""
 
     event: int | None
@@ -117,8 +117,7 @@ class Sent:
     seqs: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """What a page shows: all sessions, or one; of that one task, if it shows a worker."""
 
     session_id: str | None = None

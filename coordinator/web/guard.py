@@ -15,9 +15,10 @@ import hmac
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
@@ -41,16 +42,14 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The status, and why in one line."""
 
     status: int
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What of a request decides whether it is answered; header names are small. `peer` is the other end's port."""
 
     method: str
@@ -59,8 +58,7 @@ class Asked:
     peer: int
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """Of a server on `port` of loopback whose `token` lets things be changed."""
 
     port: int

@@ -20,13 +20,14 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.resources import files as resources
 from typing import Any, TypeVar
 
 import orjson
 import uvicorn
+from msgspec import Struct, field
+from msgspec.structs import asdict
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -84,8 +85,7 @@ def bind(port: int) -> socket.socket:
     return made
 
 
-@dataclass(slots=True)
-class Page:
+class Page(Struct):
     """Everything that the routes need. `lanes` keeps the ended lanes of the sessions that were looked at last."""
 
     database: Database

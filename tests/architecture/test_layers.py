@@ -18,7 +18,7 @@ HEIGHTS = {
     "api": 3, "context": 3, "hooks": 3, "attachments": 3, "memory": 3, "memory_notes": 3, "skills": 3, "mcp": 3,
     "process": 2, "git": 2, "process_tree": 1, "concealment": 1,
     "causes": 0, "words": 0, "disk": 0, "redaction": 0, "errors": 0, "config": 0, "messages": 0, "events": 0, "prompts": 0, "tool_facts": 0,
-    "front_matter": 0,
+    "front_matter": 0, "structs": 0,
 }  # fmt: skip
 
 

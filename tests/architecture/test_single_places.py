@@ -173,3 +173,13 @@ def test_nothing_opens_the_database_file_but_sqlite() -> None:
     in_tasks = [one for one in opened if one[0].split(".")[0] == "tasks"]
     assert [one for one in in_tasks if one[:2] != ("tasks.upgrade", "_file_lock")] == []
     assert [one for one in opened if "database" in one[2].lower() or ".db" in one[2].lower()] == []
+
+
+MAY_HAVE_DATACLASSES = ("coordinator.interface.", "worker_agent.session.context", "worker_agent.structs")
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(modules()) if not name.startswith(MAY_HAVE_DATACLASSES)])
+def test_values_are_structs(name: str) -> None:
+    """A dataclass is made by compiling code at every start; and two kinds of `replace` would be taken for each other. What
+    programs get is made of them (`interface/`): it is imported for programs alone."""
+    assert "dataclasses" not in set(imports(name))

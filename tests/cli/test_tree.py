@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from tasks.records import ApprovalRecord, ApprovalStatus, TaskRecord
 from tasks.states import TaskStatus
 from tests.cli.test_render import task, text
 from worker_agent.events import InputDelta, RequestStarted, TextDelta, ThinkingDelta, ToolStarted
+from worker_agent.structs import replace
 
 SIZES = [(80, 24), (40, 10), (20, 5), (200, 60)]
 
@@ -143,7 +143,7 @@ def live(screen: Screen, monkeypatch: pytest.MonkeyPatch, **started: Any) -> Liv
 
 def task_record(**changes: Any) -> TaskRecord:
     """A record as a new task has it."""
-    unknown = dict.fromkeys(field.name for field in fields(TaskRecord))
+    unknown = dict.fromkeys(TaskRecord.__struct_fields__)
     known = {"agent_id": "a", "session_id": "s1", "type": TaskType.LOCAL_AGENT, "description": "look", "created_at": 1.0, "activities": (),
              "tool_uses": 0, "input_tokens": 0, "output_tokens": 0, "attempt": 1}  # fmt: skip
     return TaskRecord(**unknown | known | changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tasks.records import TaskRecord
 from tests.support.fake_api import FakeAPI
 from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.config import Settings
+from worker_agent.structs import replace
 
 
 @dataclass

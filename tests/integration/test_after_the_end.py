@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from worker_agent.errors import ConfigError, ErrorKind, ModelError
 from worker_agent.events import Notice, PromptSuggested, Result
 from worker_agent.messages import assistant, user
 from worker_agent.session.asides import Asides
+from worker_agent.structs import replace
 
 SMALL = "claude-haiku-5-5"
 

@@ -3,7 +3,6 @@ of a fan-out."""
 
 import asyncio
 import re
-from dataclasses import replace
 
 import orjson
 from click.testing import CliRunner
@@ -16,6 +15,7 @@ from tests.support.fake_api import FakeAPI, compaction, message, text, tool_use
 from worker_agent.api.anthropic_client import AnthropicClient
 from worker_agent.config import ContextSettings
 from worker_agent.events import Result
+from worker_agent.structs import replace
 from worker_agent.tools.trust import EVERYTHING
 
 

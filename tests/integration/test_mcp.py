@@ -147,7 +147,7 @@ def test_what_comes_with_an_untrusted_repository_is_not_started_and_is_named(ben
 
 
 def test_a_server_that_hangs_keeps_no_run_from_its_end(bench: Bench) -> None:
-    from dataclasses import replace
+    from worker_agent.structs import replace
 
     config = replace(bench.options().config, mcp=McpSettings(start_timeout=0.5))
     with FakeAPI(fleet(coordinator("go"))) as api:

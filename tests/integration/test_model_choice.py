@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tests.integration.harness import Bench
 from tests.integration.scripts import coordinator, fleet, spawn
 from tests.support.fake_api import FakeAPI
 from worker_agent.config import DEFAULT_MODEL, Settings
+from worker_agent.structs import replace
 from worker_agent.tools.trust import EVERYTHING, NOTHING
 
 OPUS, FABLE, HAIKU, SONNET = "claude-opus-5-5", "claude-fable-5-2", "claude-haiku-5-5", "claude-sonnet-5-5"

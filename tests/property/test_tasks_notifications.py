@@ -1,9 +1,8 @@
 """Any text may stand in a notification: it always parses, and it never becomes a second one."""
 
-from dataclasses import fields
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from tasks.notifications import (
     FIELD_CAP,
@@ -43,10 +42,9 @@ NOTIFICATIONS = st.builds(
 def as_told(notification: Notification) -> Notification:
     """What of a notification can be told: printable and bounded."""
     told = {}
-    for field in fields(notification):
-        value = getattr(notification, field.name)
-        limit = RESULT_CAP if field.name == "result" else FIELD_CAP
-        told[field.name] = cap(printable(value), limit) if isinstance(value, str) else value
+    for name, value in asdict(notification).items():
+        limit = RESULT_CAP if name == "result" else FIELD_CAP
+        told[name] = cap(printable(value), limit) if isinstance(value, str) else value
     return Notification(**told)
 
 

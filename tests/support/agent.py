@@ -8,10 +8,9 @@ assert run.result.reason == "completed"
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,11 +25,12 @@ from worker_agent.loop.state import Terminal
 from worker_agent.messages import Message
 from worker_agent.session.context import AgentContext
 from worker_agent.session.engine import Limits, QueryEngine
+from worker_agent.structs import replace
 from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Allow, Decision, Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.registry import ToolRegistry
 
-LIMITS = {field.name for field in dataclasses.fields(Limits)}
+LIMITS = set(Limits.__struct_fields__)
 FAST = RetrySettings(first_delay=0.01, max_delay=0.05, silence=5.0)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from worker_agent.config import vendor_address, vendor_environment
 
@@ -27,8 +28,7 @@ class NotPlain(Exception):
     """The SDK must read this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Direct:
+class Direct(Struct, frozen=True):
     """All that is needed to speak to the endpoint: its address, ending with a slash, the value of the header
     `authorization`, and the address of the proxy, if one stands between."""
 

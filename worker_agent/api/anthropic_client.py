@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from worker_agent.api.transports import OpenTransport, open_transport
 from worker_agent.config import Clock, Settings, SystemClock, provider, vendor_address
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Usage
+from worker_agent.structs import replace
 
 ERROR_BODY_LIMIT = 1_000_000  # bytes of an error answer that are read
 CALL_TIMEOUT = 30.0  # seconds, for the short calls: counting, asking for a model

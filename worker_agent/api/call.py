@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+from msgspec import Struct
 
 from worker_agent import messages as m
 from worker_agent.api.client import BlockClosed, Finished, ModelClient, ModelEvent, ModelRequest, Started
@@ -24,6 +25,7 @@ from worker_agent.config import Clock
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.events import ModelCalled, Purpose
 from worker_agent.messages import Block, Message, Usage
+from worker_agent.structs import replace
 
 Guarding = Callable[[], AbstractAsyncContextManager[None]]
 """What stands around every wait of a call, so that a wish to stop ends it."""
@@ -66,8 +68,7 @@ def _unbooked(call: ModelCalled) -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """What one agent calls models with. `book` is told of every call that ended, once."""
 
     client: ModelClient

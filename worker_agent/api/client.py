@@ -12,14 +12,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from worker_agent.messages import Block, Message, Usage
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(Struct, frozen=True):
     """A tool as the model sees it. A `deferred` one only once a `tool_reference` in the conversation names it."""
 
     name: str
@@ -28,8 +28,7 @@ class ToolSpec:
     deferred: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True, kw_only=True):
     """One call. `system` are text blocks, the part that is equal over all agents of one definition first and the
     agent's own context last; the cache mark stands after the first. `messages` is the view to send, before the four
     passes of `normalize.py`. `conversation` names the agent, so that an adapter can keep what it serialised."""
@@ -49,8 +48,7 @@ class ModelRequest:
     single: bool = False  # nothing follows on this call: what an adapter serialises for it need not be kept
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The answer began. `response_id` is the API's message id, `request_id` the header's."""
 
     response_id: str
@@ -59,28 +57,24 @@ class Started:
     request_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(Struct, frozen=True):
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingPiece:
+class ThinkingPiece(Struct, frozen=True):
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class InputPiece:
+class InputPiece(Struct, frozen=True):
     """Part of a call's input came: nothing to read before the block is closed, but a sign of life. `length` in characters."""
 
     index: int
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class BlockClosed:
+class BlockClosed(Struct, frozen=True):
     """A block is complete, exactly as it must be sent back. For a `tool_use` whose JSON does not parse strictly to an
     object, `invalid` says why and `block["input"]` is `{}`: such a call never runs. `typed` is the call in the model's own
     words where `block` is not (`redacting.py`): it runs, and goes nowhere else."""
@@ -91,8 +85,7 @@ class BlockClosed:
     typed: Block | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The answer is whole. `usage` is final and cumulative; `open_block` is the block that the end cut, if any;
     `stop_details` is what a refusal says of itself."""
 
@@ -105,8 +98,7 @@ class Finished:
 ModelEvent = Started | TextPiece | ThinkingPiece | InputPiece | BlockClosed | Finished
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(Struct, frozen=True, kw_only=True):
     """USD per million tokens, all five, of one tier from one day on."""
 
     input: float
@@ -116,8 +108,7 @@ class Price:
     read: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(Struct, frozen=True, kw_only=True):
     """What one model can do. `price` is None when unknown: its cost is shown as unknown, never as 0."""
 
     id: str

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from worker_agent.errors import ErrorKind, ModelError
 
@@ -117,8 +117,7 @@ _HTML = re.compile(r"<(?:!doctype|html|head|body)\b", re.I)
 _PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What an error answer says of itself, however it came."""
 
     message: str

@@ -8,16 +8,17 @@ Thinking is signed by the model that thought, so none of it goes along. The rest
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import Message
+from worker_agent.structs import replace
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
 
-@dataclass(frozen=True, slots=True)
-class OverloadCounter:
+class OverloadCounter(Struct, frozen=True):
     """Overload answers in a row. `limit` of them are enough to switch."""
 
     limit: int = 3

@@ -21,9 +21,10 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from worker_agent.config import Clock
 from worker_agent.errors import ErrorKind, ModelError
@@ -264,8 +265,7 @@ class Limiter:
         prefix.begin()
 
 
-@dataclass(slots=True)
-class _Prefix:
+class _Prefix(Struct):
     """`leads` are the calls under way on it; `changed` is replaced when one of them began or gave up."""
 
     leads: int = 0

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
+from msgspec import Struct
+
 from worker_agent.api.client import ModelInfo, Price
 from worker_agent.messages import Usage
+from worker_agent.structs import replace
 
 ALIASES = {
     "sonnet": "claude-sonnet-5-5",
@@ -80,8 +82,7 @@ MODELS: Mapping[str, ModelInfo] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Tariff:
+class Tariff(Struct, frozen=True):
     """A price from a day on, for prompts of at most `max_prompt` tokens (None = any)."""
 
     since: date

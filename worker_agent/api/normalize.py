@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from worker_agent.api.client import ModelInfo
 from worker_agent.messages import WIRE_KINDS, Block, Message, canonical, text_block, tool_result_block
+from worker_agent.structs import replace
 
 COMPACTION_BETA = "compact-2026-09-04"
 
@@ -84,8 +85,7 @@ Piece = tuple[Part, ...]
 PIECE_END = b"]},"
 
 
-@dataclass(frozen=True, slots=True)
-class WireMessage:
+class WireMessage(Struct, frozen=True):
     """A message as it is sent. `wire_parts` are the bytes of its blocks, several in one part where they were born
     together, to be joined by commas. `start` is the index of the first stored message in it; `paused` says that the API
     itself asked to have it back as the last one."""
@@ -148,8 +148,7 @@ def _message(role: str, blocks: list[Block], start: int) -> WireMessage:
 # --- pass 1 ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(Struct):
     """A wire message that neighbours are still merged into. A user's blocks stand in three ranks: results,
     attachments, all else."""
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from worker_agent.api.client import ModelInfo, ModelRequest
 from worker_agent.errors import ErrorKind, ModelError
+from worker_agent.structs import replace
 
 _WORDS: Mapping[str, re.Pattern[str]] = {
     "thinking": re.compile(r"thinking|adaptive|reasoning", re.I),

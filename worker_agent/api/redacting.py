@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import replace
 from typing import assert_never
 
 from worker_agent.api.client import (
@@ -31,6 +30,7 @@ from worker_agent.api.client import (
 from worker_agent.errors import ModelError
 from worker_agent.messages import Block, Usage
 from worker_agent.redaction import Redactor, Stream, in_json
+from worker_agent.structs import replace
 
 _SIGNED = frozenset({"thinking", "redacted_thinking"})
 

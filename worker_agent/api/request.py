@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
+
+from msgspec import Struct, field
 
 from worker_agent.api import normalize
 from worker_agent.api.client import ModelInfo, ModelRequest, ToolSpec
@@ -30,6 +31,7 @@ from worker_agent.api.normalize import COMPACTION_BETA, PIECE_END, Piece, WireMe
 from worker_agent.api.transport import Body
 from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.messages import CACHE_ANCHOR, Message, canonical, clean, clean_json
+from worker_agent.structs import replace
 
 CONTEXT_MANAGEMENT_BETA = "context-management-2025-06-27"
 
@@ -42,8 +44,7 @@ GATHERED = 64  # pieces that are put together at a time
 SMALL = 4 * 1024  # bytes; of pieces that are larger on average no copy is made
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(Struct):
     """What is settled of one conversation: `pieces` are whole wire messages as JSON with a comma behind, made of
     `messages`, whose bytes they share."""
 
@@ -89,8 +90,7 @@ class _Kept:
         return size if small else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A body, as the parts that make it up one after the other, and the headers that belong to it."""
 
     parts: Body

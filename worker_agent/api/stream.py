@@ -22,10 +22,10 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import orjson
+from msgspec import Struct, field
 
 from worker_agent.api import errors_map
 from worker_agent.api.client import BlockClosed, Finished, InputPiece, ModelEvent, Started, TextPiece, ThinkingPiece
@@ -124,8 +124,7 @@ def _second_look(name: str, data: bytes) -> Any:
 # --- wire events → model events --------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _OpenBlock:
+class _OpenBlock(Struct):
     """A block that is being written. `start` is what `content_block_start` gave, in the order of its keys."""
 
     start: dict[str, Any]

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from worker_agent.config import Clock
 
@@ -23,8 +24,7 @@ Body = Sequence[bytes | memoryview]
 """What is sent, as parts one after the other. They are the bytes that the conversation holds: no turn makes a copy of them all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True):
     """Whom to ask, as our caller names it. What is None is taken from the environment, as the SDK takes it."""
 
     clock: Clock

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 DIFF_LINES = 60  # shown of one file
 DIFF_REACH = 120  # lines between the first and the last change; beyond, comparing would take too long
 LINE_CAP = 300  # characters of a line shown
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What became of a file. `old` and `new` are its text before and now, None where unknown or no text."""
 
     path: Path

@@ -14,10 +14,11 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from worker_agent import disk
 from worker_agent.attachments.changes import Change
@@ -42,8 +43,7 @@ _State = tuple[int, int] | str
 """Time (ns) and size of a regular file; anything else in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """The last look at a file that is not as the agent knows it: `base` is what it knows, `digest` what is there."""
 
     base: tuple[int, int, str]

@@ -17,9 +17,10 @@ Which stretch, and by what means, is a question of the cache:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from worker_agent.config import ContextSettings
 from worker_agent.context.tokens import estimate
@@ -43,8 +44,7 @@ def means_for(window: Window) -> Means:
     return Means.PREFIX if window.cache_control else Means.TEXT
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """`messages` are to be summarised together; `before` are those in front of them, `turns` how many answers they
     hold."""
 

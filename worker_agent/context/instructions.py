@@ -24,11 +24,13 @@ import re
 import stat
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from worker_agent import disk, front_matter
 from worker_agent.messages import clean
+from worker_agent.structs import replace
 
 MANAGED = Path("/etc/claude-code/CLAUDE.md")
 MAX_FILE = 200_000  # characters of one file
@@ -47,8 +49,7 @@ _PATHS = re.compile(r"^(?:paths|globs)[ \t]*:[ \t]*(.*)((?:\n[ \t]*-.*)*)", re.M
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFile:
+class MemoryFile(Struct, frozen=True):
     """`paths` are the patterns of a rule that counts only beside files that fit, relative to `base`. `left_out` says, a
     line each, what of it or of its imports was not read."""
 
@@ -142,8 +143,7 @@ def _top(directory: Path) -> Path:
     return next((level for level in (directory, *directory.parents) if (level / ".git").exists()), directory)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     """Where a file and its imports may lie: below `root`; if `free`, the file anywhere and imported documents, too. `seen`
     are the real paths of all that was read. `chain` are the files that ask for one another, `left_out` what was not read."""
 

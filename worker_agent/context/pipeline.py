@@ -14,8 +14,9 @@ and in one go; on a binding model the thinking behind the change goes with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
 
 from worker_agent import tool_facts
 from worker_agent.config import Clock, Settings
@@ -25,13 +26,13 @@ from worker_agent.context.tokens import Count, effective_window, estimate, promp
 from worker_agent.context.values import Clear, Collapse, Decision, Snip, Spill, StripThinking, Tracking, Window
 from worker_agent.context.view import apply, collapse_id, draw
 from worker_agent.messages import Message
+from worker_agent.structs import replace
 from worker_agent.tool_facts import Facts
 
 RESULTS_SHARE = 0.5  # of the effective window: what the results of one message may have at most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The view after steps 1 to 4, and what step 5 says. `uncertain` are the tokens that are only an estimate."""
 
     view: tuple[Message, ...]
@@ -41,8 +42,7 @@ class Outcome:
     context_management: Mapping[str, Any] | None = None
 
 
-@dataclass(slots=True)
-class Pipeline:
+class Pipeline(Struct):
     """The steps of one agent. `decisions` are those taken so far, oldest first; `staged` what waits to be committed;
     `spill(tool_use_id, text)` writes a result to a file and gives the text that stands for it; `fixed` are the
     characters of system prompt and tools, which every request has; `lasting` names the tools whose results cannot be

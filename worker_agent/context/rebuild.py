@@ -10,13 +10,13 @@ the rebuilt ones by id, so that a resumed conversation draws the same view.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from worker_agent import messages as m
 from worker_agent.context.values import Compacted
 from worker_agent.context.view import USER_CONTEXT_AFTER, without_media, without_thinking
 from worker_agent.messages import Message, Usage
+from worker_agent.structs import replace
 
 SKILL_CAP = 20_000  # characters of one skill that is shown again
 SKILLS_CAP = 80_000  # characters of all of them

@@ -7,8 +7,9 @@ Estimates: `chars_per_token` characters a token for text (a property of the mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct
 
 from worker_agent.config import ContextSettings
 from worker_agent.context.values import Window
@@ -60,8 +61,7 @@ def estimate(messages: Iterable[Message], chars_per_token: float) -> int:
     return int(text / chars_per_token + json / (chars_per_token / 2)) + images * IMAGE_TOKENS + 4 * count
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Tokens of a view: `known` from the usage of the answer `answer` (its id), and `estimated` by characters."""
 
     known: int

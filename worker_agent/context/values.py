@@ -8,11 +8,14 @@ same decisions give the same view, byte for byte, also after a restart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from worker_agent import messages as m
 from worker_agent.messages import Message, Usage
+from worker_agent.structs import replace
 
 
 class Window(Protocol):
@@ -40,16 +43,14 @@ class Window(Protocol):
     def cache_control(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Spill:
+class Spill(Struct, frozen=True):
     """Step 1: these results (`tool_use_id` → the text that stands for it) lie whole in a file."""
 
     kind: ClassVar[str] = "spill"
     texts: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Snip:
+class Snip(Struct, frozen=True):
     """Step 2: these messages are left out; `tokens` is about what they had."""
 
     kind: ClassVar[str] = "snip"
@@ -57,16 +58,14 @@ class Snip:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Clear:
+class Clear(Struct, frozen=True):
     """Step 3: the content of these results is replaced by a short marker."""
 
     kind: ClassVar[str] = "clear"
     tool_use_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Collapse:
+class Collapse(Struct, frozen=True):
     """Step 4: the messages from `first` to `last` (ids, both included) are shown as `summary`. Where the server made
     it, `block` is its compaction block, which stands for everything before it, and `after` the id of the newest message
     when it was committed: thinking up to there is bound to the order that was sent."""
@@ -79,8 +78,7 @@ class Collapse:
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StripThinking:
+class StripThinking(Struct, frozen=True):
     """Beside any other decision on a model that binds its thinking: the thinking blocks of every message from `first`
     ("" = the beginning) to `last`, both included, are left out, because their signatures do not hold for the changed
     prefix. What stands before the change is still bound to what it was."""
@@ -105,8 +103,7 @@ def from_message(message: Message) -> Decision:
     return _KINDS[kind](**data)
 
 
-@dataclass(frozen=True, slots=True)
-class Tracking:
+class Tracking(Struct, frozen=True):
     """Autocompact's memory, kept in the loop's `State`. A compaction that was needed again within two turns counts as a
     failure: it did not help. `turns_since_compaction` is None before the first one."""
 
@@ -125,8 +122,7 @@ class Tracking:
         return replace(self, consecutive_failures=self.consecutive_failures + 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class Compacted(Struct, frozen=True, kw_only=True):
     """A conversation after a compaction: `messages` stands for the history from now on, `added` are those of them that
     are new and must be stored (boundary, summary, what was rebuilt)."""
 
@@ -135,8 +131,7 @@ class Compacted:
     usage: Usage = Usage()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """The view to send and about how many tokens it has. `compacted` when autocompact ran, `compact_failed` when it
     tried in vain; `blocking` when the hard limit is reached; the rest goes into the request."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from worker_agent import messages as m
 from worker_agent.context.values import Clear, Collapse, Decision, Snip, Spill, StripThinking
 from worker_agent.messages import CACHE_ANCHOR, Block, Message
+from worker_agent.structs import replace
 
 CLEARED = "[Old tool result cleared to make room. Call the tool again if it is needed.]"
 THINKING = frozenset({"thinking", "redacted_thinking"})

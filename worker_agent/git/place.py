@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent.disk import read_beginning
 
@@ -18,8 +19,7 @@ MAX_READ = 4096  # bytes of a `HEAD`, `commondir` or `.git` file
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A repository as git would find it. `directory` is the level where it was found, `git` its own git directory (a
     worktree has one of its own), `common` the one that all its worktrees share. `bare`: found without a `.git`, as the
     directory itself. All real paths."""

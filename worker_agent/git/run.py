@@ -6,9 +6,10 @@ import asyncio
 import os
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from worker_agent.config import SystemClock
 from worker_agent.errors import ConfigError
@@ -25,8 +26,7 @@ CHUNK = 64 * 1024
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """How a call ended. `code` is git's own; -1: it could not run, or was ended at a bound, and `err` says which in one
     line. `out` is standard output as it came, `err` standard error as text."""
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 STRING_CAP = 10_000  # characters of one string; the surplus goes to a file
 
@@ -29,8 +30,7 @@ _STRICTER = ("deny", "defer", "ask", "allow")
 _TERMINAL = re.compile(r"(?:\x1b\](?:0|1|2|9|99|777);[^\x00-\x1f\x7f]*(?:\x07|\x1b\\)|\x07)*")
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """How one handler ended: `code` None when it timed out or could not start, and `trouble` says which."""
 
     label: str
@@ -40,8 +40,7 @@ class Ran:
     trouble: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookAnswer:
+class HookAnswer(Struct, frozen=True, kw_only=True):
     """One handler's answer. `block` is its objection; `stop` forbids going on at all; `notice` is for the person."""
 
     block: str | None = None
@@ -64,8 +63,7 @@ class HookAnswer:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """All handlers of one event together. `blocking`: their objections in order; `stop`: going on is forbidden, and why;
     `decision` of PreToolUse is allow, deny, ask or None, `reason` its reason. `context` is for the model, `notices` for the
     person. `extra` has what only one event knows (`sessionTitle`, `initialUserMessage`, `watchPaths`); `environment` what a
@@ -88,16 +86,14 @@ class Verdict:
         return bool(self.blocking) or self.stop is not None
 
 
-@dataclass(frozen=True, slots=True)
-class StopVerdict:
+class StopVerdict(Struct, frozen=True):
     """`blocking` errors send the agent back to work, `prevent` forbids going on."""
 
     blocking: tuple[str, ...] = ()
     prevent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchVerdict:
+class BatchVerdict(Struct, frozen=True):
     """`stop`: the loop ends before the next call, and why; `context` is for the model."""
 
     stop: str | None = None

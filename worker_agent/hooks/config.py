@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
 
 from worker_agent import tool_facts
 from worker_agent.errors import ConfigError
+from worker_agent.structs import replace
 from worker_agent.words import meant
 
 # Event → seconds a handler may take by default.
@@ -40,8 +42,7 @@ _TYPES_LEFT_OUT = frozenset({"mcp_tool", "prompt", "agent"})
 _EXACT = re.compile(r"[A-Za-z0-9_\-,| ]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Struct, frozen=True):
     """One thing to run. `command` with `args` runs without a shell, `args` None means `sh -c command`; `url` is posted
     to; `callback` names a function of the program that began the run, which `blocks_on_failure` if it fails to answer.
     `condition` is one permission rule; `timeout` in seconds, None = the event's default."""
@@ -65,8 +66,7 @@ class Handler:
         return self.callback or self.url or " ".join([self.command or "", *(self.args or ())])
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Handlers of one event under one matcher."""
 
     event: str
@@ -95,8 +95,7 @@ def _compile(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class HookConfig:
+class HookConfig(Struct, frozen=True):
     """Groups of all files, in order; `problems` says what was left out, `fences` which of it may have refused something."""
 
     groups: tuple[Group, ...] = ()
@@ -173,8 +172,7 @@ class HookConfig:
         return tuple(dict.fromkeys(found))
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(Struct, frozen=True):
     """What was found while reading: what may have refused something, and what only is not called."""
 
     fences: list[str]

@@ -12,15 +12,17 @@ import shlex
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from worker_agent.errors import ConfigError
 from worker_agent.events import HookRan
 from worker_agent.hooks.answer import STRING_CAP, BatchVerdict, HookAnswer, StopVerdict, Verdict, answer, combine
 from worker_agent.hooks.config import EVENTS, SESSION_END_SECONDS, TOOL_EVENTS, Handler, HookConfig
 from worker_agent.hooks.run import Callback, run_handler
+from worker_agent.structs import replace
 
 # The names by which hooks know how a model call failed; all others are `unknown`.
 _FAILURES = {
@@ -35,8 +37,7 @@ Condition = Callable[[str, str, Mapping[str, Any]], bool]
 """Rule text, tool name, input → whether the rule matches. Raising `ConfigError` counts as yes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookSession:
+class HookSession(Struct, frozen=True, kw_only=True):
     """What every event says of the agent. `agent_type` is set inside a worker. `environment` is a tool's environment,
     without credentials; `spill_dir` takes the surplus of long strings."""
 
@@ -81,8 +82,7 @@ class HookSession:
         return kept | own | ({"COORDINATOR_TASK_ID": self.task_id} if self.task_id else {})
 
 
-@dataclass(slots=True)
-class HookRunner:
+class HookRunner(Struct):
     """`on_notice` shows a line to the person; `on_wake` gives an agent (None: the one a person talks to) what an
     `asyncRewake` handler said; `background_tasks` lists what lives below an agent; `variable` gives what a header of an
     `http` handler names; `redact` takes known secrets out of what handlers say; `callback` calls the functions of the

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from worker_agent.api.call import Caller, Guarding
 from worker_agent.api.client import ModelClient
@@ -18,8 +19,7 @@ from worker_agent.tools.base import ToolContext
 from worker_agent.tools.registry import ToolRegistry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class Agent(Struct, frozen=True, kw_only=True):
     """`system` are the blocks of the system prompt; `user_context` stands in front of the conversation at the moment of
     a call only; `deadline` is a `clock.monotonic()` time past which no retry is waited for; `top` is False below the
     coordinator."""

@@ -6,8 +6,9 @@ of the questions is the order of the code in `decide`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from worker_agent.config import LoopSettings
 from worker_agent.errors import ErrorKind, ModelError
@@ -19,8 +20,7 @@ MAX_PAUSES = 8
 DONE = frozenset({"end_turn", "stop_sequence", "tool_use"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What one model turn brought, after all tries. A refusal is an error here: it ends the turn and its tools do not
     run.
 
@@ -40,8 +40,7 @@ class Answer:
     last_call: bool = False  # the budget allowed one tool-free report, and this was it
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """End now, without stop hooks."""
 
     reason: TerminalReason
@@ -58,8 +57,7 @@ AfterAnswer = Literal[
 """What an answer can lead to; the other transitions are taken at the end of a turn (`stop.py`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class GoOn:
+class GoOn(Struct, frozen=True):
     """Take this transition; `cap` goes with `max_output_tokens_escalate`."""
 
     reason: AfterAnswer

@@ -20,8 +20,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
+
+from msgspec import Struct, field
 
 from worker_agent import events as e
 from worker_agent import messages as m
@@ -47,6 +48,7 @@ from worker_agent.loop.params import EventBuffer, QueryParams
 from worker_agent.loop.ports import Prepared, Step
 from worker_agent.loop.state import State
 from worker_agent.messages import Block, Message, Usage, new_message_id
+from worker_agent.structs import replace
 from worker_agent.tools.base import Interrupted, ToolOutcome
 from worker_agent.tools.executor import StreamingToolExecutor
 
@@ -54,8 +56,7 @@ FALLBACK_HOLDS = 600.0  # seconds
 ASKS_AGAIN = frozenset({"end_turn", "stop_sequence", "tool_use"})
 
 
-@dataclass(slots=True)
-class Overloads:
+class Overloads(Struct):
     """What lasts over the turns and prompts of one agent: overload answers in a row on the main model, which fallback
     took over and until when (`clock.monotonic()`), and the messages of other models without their thinking, made once
     so that they stay the same objects."""
@@ -92,8 +93,7 @@ class Overloads:
         return self._stripped[message.id]
 
 
-@dataclass(slots=True)
-class Try:
+class Try(Struct):
     """What one try brought so far."""
 
     executor: StreamingToolExecutor
@@ -499,8 +499,7 @@ class ModelTurn:
             await self.params.agent.journal.step(Step(kind="result", message_id=self.results_id, blocks=(outcome.block,)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Mend:
+class _Mend(Struct, frozen=True):
     """Try again after `delay` seconds (None: give up), telling the observer `events` first."""
 
     delay: float | None

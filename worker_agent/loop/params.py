@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from worker_agent.api.call import Caller
 from worker_agent.events import Event
@@ -14,8 +15,7 @@ from worker_agent.messages import Message
 from worker_agent.tools.base import AbortSignal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryParams:
+class QueryParams(Struct, frozen=True, kw_only=True):
     """One run of the loop of an `agent`. `messages` is the history, its newest message the one to answer; `max_turns`
     counts model calls whose tools ran; `tokens_used` of the target `token_budget` were spent before this run."""
 

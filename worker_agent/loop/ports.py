@@ -7,8 +7,9 @@ an agent that nobody needs to resume.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 from worker_agent.api.call import Budget, Reservation
 from worker_agent.api.client import ModelInfo, ModelRequest
@@ -19,8 +20,7 @@ from worker_agent.messages import Message, Usage
 StepKind = Literal["answer", "result"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """A part of an unfinished turn that must survive a crash.
 
     `answer`: the closed blocks so far of the answer `message_id`, recorded before one of its calls with side effects
@@ -46,8 +46,7 @@ class Journal(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Struct, frozen=True):
     """A message from outside for this agent, and the deliveries that are consumed when it is stored."""
 
     message: Message
@@ -142,13 +141,12 @@ class NoAttachments:
         return None
 
 
-@dataclass(frozen=True, slots=True)
 class Nothing:
     """The ports of an agent without inbox, hooks, budget."""
 
-    notice: str | None = field(default=None, init=False)
-    last_call: bool = field(default=False, init=False)
-    max_tokens: int | None = field(default=None, init=False)
+    notice: str | None = None
+    last_call: bool = False
+    max_tokens: int | None = None
 
     async def take(self) -> Sequence[Attachment]:
         return ()

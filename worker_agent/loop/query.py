@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import assert_never
 
 from worker_agent import events as e
@@ -28,6 +27,7 @@ from worker_agent.loop.state import BudgetProgress, State, Terminal
 from worker_agent.loop.stop import count_output, end_turn, ended, interrupted
 from worker_agent.loop.tool_turn import ToolTurn
 from worker_agent.messages import Message
+from worker_agent.structs import replace
 from worker_agent.tools.base import Interrupted
 from worker_agent.words import counted
 

@@ -26,7 +26,8 @@ would be a death spiral; for the same reason no stop hook runs after an API erro
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from worker_agent.errors import ModelError
 from worker_agent.loop.ports import Tracking
@@ -35,8 +36,7 @@ from worker_agent.messages import Message
 from worker_agent.tools.base import ToolContext
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
+class Repeats(Struct, frozen=True):
     """The same calls in a row, with nothing new in their results: digests of the last turn's calls and of the different
     results that these calls have had, newest last, and how many turns in a row brought a result that was there before."""
 
@@ -45,16 +45,14 @@ class Repeats:
     results: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetProgress:
+class BudgetProgress(Struct, frozen=True):
     """Output tokens since the prompt, and the sizes of the last continuations' answers, newest last."""
 
     used: int = 0
     continuations: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """What one pass of the loop starts from. `turn_count` is one more than the
     model calls whose tools ran; `model` is the one in use (a
     fallback stays for ten minutes, over prompts); `report_only` makes the next call tool-free, to report and end."""
@@ -66,7 +64,7 @@ class State:
     max_output_tokens_recovery_count: int = 0
     has_attempted_reactive_compact: bool = False
     max_output_tokens_override: int | None = None
-    pending_tool_use_summary: asyncio.Task[str | None] | None = field(default=None, compare=False)
+    pending_tool_use_summary: asyncio.Task[str | None] | None = None
     stop_hook_active: bool = False
     stop_hook_block_count: int = 0
     budget: BudgetProgress = BudgetProgress()
@@ -78,8 +76,7 @@ class State:
     transition: ContinueReason | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terminal:
+class Terminal(Struct, frozen=True, kw_only=True):
     """How the loop ended. `error` is the API error that no recovery mended, or what a hook said; `messages` the
     conversation as it stands."""
 

@@ -7,7 +7,8 @@ called after an API error (see `state.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from worker_agent import messages as m
 from worker_agent.errors import ModelError
@@ -18,10 +19,10 @@ from worker_agent.loop.params import QueryParams
 from worker_agent.loop.reasons import TerminalReason
 from worker_agent.loop.state import BudgetProgress, State, Terminal
 from worker_agent.messages import Message
+from worker_agent.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """What the end of a turn leads to: the next `State`, its messages stored, or how the loop ends; and what the person
     is told of it."""
 

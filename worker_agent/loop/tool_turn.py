@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 from worker_agent import events as e
@@ -24,6 +23,7 @@ from worker_agent.loop.reasons import TerminalReason
 from worker_agent.loop.state import Repeats, State, Terminal
 from worker_agent.loop.stop import ended, interrupted, read_inbox
 from worker_agent.messages import Block, Message
+from worker_agent.structs import replace
 from worker_agent.tools.base import Interrupted, ToolOutcome
 from worker_agent.tools.summaries import summarise
 

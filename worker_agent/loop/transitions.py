@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from worker_agent import messages as m
 from worker_agent.loop.ports import Compacted
 from worker_agent.loop.reasons import ContinueReason
 from worker_agent.loop.state import BudgetProgress, Repeats, State
 from worker_agent.messages import Message
+from worker_agent.structs import replace
 
 
 def next_turn(

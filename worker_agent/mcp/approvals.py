@@ -10,9 +10,10 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from worker_agent import disk
 from worker_agent.errors import ConfigError
@@ -21,8 +22,7 @@ from worker_agent.mcp.config import ServerConfig
 MAX_BYTES = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Approvals:
+class Approvals(Struct, frozen=True):
     """`path` is the JSON file: `{"version": 1, "approved": {"/real/root": {"name": "digest"}}}`."""
 
     path: Path

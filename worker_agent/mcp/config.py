@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from worker_agent import disk
 from worker_agent.errors import ConfigError
 from worker_agent.mcp.names import plain
+from worker_agent.structs import replace
 
 MAX_BYTES = 1_000_000  # of a file that a project or a flag names
 MAX_USER_BYTES = 64_000_000  # of `~/.claude.json`, where others keep a history, too
@@ -64,8 +65,7 @@ class Standing(StrEnum):
     NEEDS_APPROVAL = "needs approval"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Struct, frozen=True, kw_only=True):
     """One server. `kind` is `stdio`, `http`, `sse` or `sdk`; `timeout` is that of a call, in seconds (None: the settings');
     `variables` are the values of names that only this entry knows (a plugin's root); `literal`: `${…}` in it is text.
     `data` is a directory that is made before its process starts."""
@@ -99,8 +99,7 @@ class ServerConfig:
         return " ".join((self.command, *self.args)) if self.kind == "stdio" else self.url
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Why an entry does not count, or what of it does not; a sentence for a person."""
 
     source: str
@@ -110,8 +109,7 @@ class Problem:
         return f"{self.source}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Gate(Struct, frozen=True, kw_only=True):
     """What decides over servers of the project. `counts` tells whether a trusted repository's file, by its path and its
     `mcpServers`, is as it was when it was trusted; `approved` whether a person approved an entry by its digest."""
 
@@ -135,8 +133,7 @@ class Gate:
         return Standing.NOT_ENABLED if narrowed and server.name not in self.enabled else Standing.READY
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
+class Configured(Struct, frozen=True):
     """The servers by name, those that win; `shadowed` are entries of the same name further down."""
 
     servers: tuple[ServerConfig, ...] = ()

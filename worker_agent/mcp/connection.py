@@ -21,10 +21,11 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from worker_agent.config import Clock, McpSettings, SystemClock
 from worker_agent.errors import ToolError
@@ -68,8 +69,7 @@ def _nothing(pid: int, started: float) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """What all servers of a run have in common. `environment` is what a server's process gets beside its own variables;
     `marker` names the run in it; `logs` is where standard error goes; `on_process` hears of every process begun (pid,
     start time); `variable` gives a variable of our own environment, credentials included, for `${VAR}`; `program` reaches

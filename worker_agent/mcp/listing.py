@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from worker_agent.mcp.names import plain, tool_name
 from worker_agent.messages import clean, clean_json
@@ -27,8 +28,7 @@ MAX_INSTRUCTIONS = 2_048
 _NOT_AT_TOP = ("oneOf", "anyOf", "allOf", "not", "if", "then", "else")  # the API takes none of these beside `type`
 
 
-@dataclass(frozen=True, slots=True)
-class McpTool:
+class McpTool(Struct, frozen=True):
     """One tool. `name` is the model's, `own_name` the server's. `read_only` is what the server says of itself."""
 
     name: str
@@ -38,8 +38,7 @@ class McpTool:
     read_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """All of it. `problems` are sentences: what was left out."""
 
     tools: tuple[McpTool, ...] = ()

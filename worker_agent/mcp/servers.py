@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from worker_agent.mcp.config import ServerConfig
 from worker_agent.mcp.connection import Connection, State, Surroundings
 from worker_agent.mcp.listing import McpTool
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """One tool with the connection that answers its calls."""
 
     tool: McpTool

@@ -7,8 +7,9 @@ model answers with the agent's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
 
 from worker_agent import prompts
 from worker_agent.api.call import Caller
@@ -21,6 +22,7 @@ from worker_agent.memory_notes import Note
 from worker_agent.messages import Message, user
 from worker_agent.session import schema
 from worker_agent.session.plain_text import said
+from worker_agent.structs import replace
 
 MAX_NOTES = 5
 NOTES_ROOM = 60_000  # characters of a session that are looked at
@@ -46,8 +48,7 @@ _NOTES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asides:
+class Asides(Struct, frozen=True, kw_only=True):
     """`small` and `own` are names of models; `schedule` says when a call is tried again, None: not at all."""
 
     caller: Caller

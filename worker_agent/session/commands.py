@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 NAMES = frozenset({"compact", "cost", "help"})
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
 _BUDGET = re.compile(r"(?:^|\s)\+(\d+(?:\.\d+)?)([km])(?=\s|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     name: str
     arguments: str = ""
 

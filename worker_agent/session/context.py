@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from worker_agent import messages as m
 from worker_agent.api.client import ModelInfo
@@ -37,6 +37,7 @@ from worker_agent.messages import Block, Message
 from worker_agent.session import planning
 from worker_agent.session.afresh import files_afresh
 from worker_agent.session.summaries import Summaries
+from worker_agent.structs import replace
 
 SMALLEST_REFUSED = 2_000  # tokens: less is never taken for a window
 MAX_STAGE_FAILURES = 3

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
+
+from msgspec import Struct
 
 from worker_agent import events as e
 from worker_agent import messages as m
@@ -30,14 +31,14 @@ from worker_agent.session.commands import Command, parse_command, token_budget
 from worker_agent.session.shown import enriched
 from worker_agent.session.transcript import Open
 from worker_agent.session.usage import UsageSum
+from worker_agent.structs import replace
 from worker_agent.tools.base import AbortSignal, Interrupted, ToolOutcome
 from worker_agent.tools.executor import StreamingToolExecutor
 
 MAX_SCHEMA_TRIES = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What one prompt is bound by. `max_turns` counts model calls whose tools ran; `max_budget_usd` the whole session."""
 
     max_turns: int | None = None

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from worker_agent import events as e
 from worker_agent.messages import Block
+from worker_agent.structs import replace
 from worker_agent.tool_facts import Facts
 
 

@@ -8,7 +8,6 @@ A call that summarises never compacts itself, and what it summarises is sent as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from worker_agent import events as e
 from worker_agent import messages as m
@@ -24,6 +23,7 @@ from worker_agent.errors import ErrorKind, ModelError
 from worker_agent.loop.agent import Agent
 from worker_agent.messages import Message, Usage
 from worker_agent.session.plain_text import as_text
+from worker_agent.structs import replace
 
 MAX_TRIES = 3
 COLLAPSE_OUTPUT = 8_000  # tokens

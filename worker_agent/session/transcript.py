@@ -9,7 +9,8 @@ open with all of its answer: the engine goes on with it before anything else (`O
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from worker_agent import messages as m
 from worker_agent.loop.ports import Step
@@ -26,8 +27,7 @@ def _unknown_elsewhere(call: Block) -> Block | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """The results, by call, that the last answer has already, while others of its calls are still to run; none: nothing
     is open."""
 
@@ -35,8 +35,7 @@ class Open:
     calls: tuple[Block, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Struct, frozen=True):
     """`added` are the messages to append; `open` what stays to be done before the history can be sent."""
 
     added: tuple[Message, ...] = ()

@@ -18,13 +18,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from worker_agent import disk, front_matter
 from worker_agent.errors import ConfigError
 from worker_agent.skills.placeholders import COMMAND, Substitution
 from worker_agent.skills.skill import Origin, Problem, Skill, breach, parse
+from worker_agent.structs import replace
 
 MAX_SKILLS = 500  # of one directory
 HEAD_BYTES = 16 * 1024  # read of a file at discovery

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from worker_agent import front_matter
 from worker_agent.errors import ConfigError
@@ -30,8 +31,7 @@ class Origin(StrEnum):
     PLUGIN = "plugin"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skill:
+class Skill(Struct, frozen=True, kw_only=True):
     """What is known of a skill before it is used. `file` holds its text; `fields` are the front matter's other ones."""
 
     name: str
@@ -57,8 +57,7 @@ class Skill:
         return f"- {self.name}: {text}" if text else f"- {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Why a file is no skill, in words for a person."""
 
     file: Path

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from worker_agent import tool_facts
 from worker_agent.causes import Cause
@@ -19,6 +20,7 @@ from worker_agent.config import Clock, SystemClock, ToolSettings
 from worker_agent.events import PermissionDenial
 from worker_agent.messages import Block
 from worker_agent.process import Wrap, Wrapped
+from worker_agent.structs import replace
 from worker_agent.tool_facts import Facts
 
 Input = Mapping[str, Any]
@@ -38,8 +40,7 @@ class Confine(StrEnum):
     GUARD = "guard"
 
 
-@dataclass(frozen=True, slots=True)
-class Allow:
+class Allow(Struct, frozen=True):
     """The call may run, with `updated_input` in place of the model's where a hook or a person changed it. `confine` is how
     far the operating system is to hold a shell command that was allowed for this reason."""
 
@@ -48,15 +49,13 @@ class Allow:
     confine: Confine = Confine.GUARD
 
 
-@dataclass(frozen=True, slots=True)
-class Deny:
+class Deny(Struct, frozen=True):
     """The call must not run; `reason` goes to the model and into the list of denials."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A person must say; without one it is a denial. `suggestion` is a rule that would allow it for good. `by_rule`:
     an ask rule or the tool itself wants it, so that no hook's "allow" lifts it; False when only the mode asks."""
 
@@ -65,16 +64,14 @@ class Ask:
     by_rule: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Passthrough:
+class Passthrough(Struct, frozen=True):
     """This gate has no opinion; the next one decides."""
 
 
 Decision = Allow | Deny | Ask | Passthrough
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(Struct, frozen=True):
     """What a call gives back. `content` is text or a list of blocks (text, image, document). `output_file` is where the
     whole of a shortened output lies. `end_turn` asks the loop to stop after this turn."""
 
@@ -146,8 +143,7 @@ class ToolHooks(Protocol):
     ) -> PostToolUse: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PreToolUse:
+class PreToolUse(Struct, frozen=True):
     """`decision` is Passthrough when no hook decided; `context` is text for the model beside the result."""
 
     decision: Decision = Passthrough()
@@ -155,8 +151,7 @@ class PreToolUse:
     context: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PostToolUse:
+class PostToolUse(Struct, frozen=True):
     """`feedback` (from exit code 2 or `decision: block`) and `context` go to the model with the result."""
 
     feedback: tuple[str, ...] = ()
@@ -177,8 +172,7 @@ class NoHooks:
         return PostToolUse()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFile:
+class ReadFile(Struct, frozen=True):
     """What an agent knows of a file it read or wrote: enough to notice that somebody changed it since."""
 
     mtime_ns: int
@@ -200,8 +194,7 @@ class Fill:
         self.is_nearly_full = is_nearly_full
 
 
-@dataclass(slots=True)
-class ShellState:
+class ShellState(Struct):
     """What lasts between shell calls of one agent."""
 
     cwd: Path
@@ -218,8 +211,7 @@ class BackgroundShells(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class ToolContext:
+class ToolContext(Struct, kw_only=True):
     """Everything a tool may know and touch. One an agent; the executor gives each call a copy made by `for_call`,
     whose caches (`read_files`, `shell`, `denials`, `fill`) stay the agent's own.
 
@@ -330,8 +322,7 @@ class FactsAlone(Tool):
         self.facts = tool_facts.of(name)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutcome:
+class ToolOutcome(Struct, frozen=True):
     """How one `tool_use` ended: the block for the model, and what observers and the loop want to know.
     `context` is text that hooks want beside the result; `stop` ends the turn (`hook_stopped`) after the results."""
 

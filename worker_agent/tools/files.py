@@ -25,12 +25,14 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from msgspec import Struct
+
 from worker_agent import disk
 from worker_agent.errors import ToolError
+from worker_agent.structs import replace
 from worker_agent.tools.base import ReadFile, ToolContext
 
 T = TypeVar("T")
@@ -55,8 +57,7 @@ _ORDER = itertools.count(1)
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A path a model gave: `path` is absolute as given, `real` has its links resolved, `shown` is for the model."""
 
     path: Path
@@ -173,8 +174,7 @@ def open_regular(target: Target) -> BinaryIO:
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """The text of a file with what it takes to write it back byte for byte. Line ends stand in `text` as they are.
     `newline` is the one line end of the file, "" if it has none, None if it mixes them."""
 

@@ -19,14 +19,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
 
 from worker_agent.context.spill import spill
 from worker_agent.errors import ToolError, ToolFailure, TurnOver
 from worker_agent.events import PermissionDenial
 from worker_agent.messages import Block, clean, tool_result_block
 from worker_agent.redaction import in_json
+from worker_agent.structs import replace
 from worker_agent.tools.base import (
     Allow,
     Ask,
@@ -91,8 +93,7 @@ def agrees(question: Callable[[Input], bool], input: Input) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(Struct, frozen=True):
     error: Exception
 
 
@@ -298,8 +299,7 @@ class _Call:
         return self.context.redact(clean(text))
 
 
-@dataclass(frozen=True, slots=True)
-class _FailedResult(ToolResult):
+class _FailedResult(ToolResult, Struct, frozen=True):
     """What stands for the result of a call that raised."""
 
 

@@ -22,13 +22,16 @@ What holds without any rule:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
 from worker_agent import tool_facts
+from worker_agent.structs import replace
 from worker_agent.tool_facts import Access, Facts, Specifier
 from worker_agent.tools.base import Allow, Ask, Confine, Decision, Deny, Input, Passthrough, Tool, ToolContext
 from worker_agent.tools.places import rights_named
@@ -59,8 +62,7 @@ class Mode(StrEnum):
         return cls.DEFAULT if text == "manual" else cls(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """`decision` is Allow, Deny or Ask. `rule` is the one that decided, None where mode or default did; `source` says
     where it stands (`…/settings.json (permissions.deny[0])`, `mode acceptEdits`, `default`)."""
 
@@ -77,8 +79,7 @@ class Verdict:
 _STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """Rules and mode of one agent; implements `PermissionPolicy`. `cwd` is the project's directory, the one that path
     patterns hang on; `roots` those the agent may read unasked. `ceiling` is the parent's policy."""
 
@@ -90,7 +91,7 @@ class Policy:
     ceiling: Policy | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", Mode.parse(self.mode))
+        force_setattr(self, "mode", Mode.parse(self.mode))
 
     def in_mode(self, mode: str) -> Policy:
         """The same rules in another mode. Raises `ValueError` for an unknown one."""
@@ -174,8 +175,7 @@ def _speaks_of_paths(rule: Rule) -> bool:
     return rule.kind in (Kind.PATH, Kind.WHOLE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """One call before one policy: the gates in their order."""
 
     facts: Facts

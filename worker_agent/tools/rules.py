@@ -16,11 +16,12 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, assert_never
+
+from msgspec import Struct
 
 from worker_agent import disk, tool_facts
 from worker_agent.errors import ConfigError
@@ -56,8 +57,7 @@ class Kind(StrEnum):
     NEVER = "never"  # accepted, never consulted
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Where a rule came from: a file or a flag, the key inside it, and the directory that its `/x` paths hang on."""
 
     name: str
@@ -68,8 +68,7 @@ class Source:
         return f"{self.name} ({self.key})" if self.key else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """The directories that path patterns hang on. `roots` is where reading is free. `twins` are copies of the project
     (a worktree) in which its patterns hold just the same."""
 
@@ -79,15 +78,14 @@ class Places:
     twins: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     text: str
     tool: str
     specifier: str | None
     behavior: Behavior
     kind: Kind
     source: Source
-    alternatives: tuple[str, ...] = field(default=(), compare=False)
+    alternatives: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str, source: Source, behavior: Behavior = Behavior.ALLOW) -> Rule:
@@ -392,8 +390,7 @@ def split_rules(text: str) -> list[str]:
     return [rule for rule in (*found, current) if rule]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleSet:
+class RuleSet(Struct, frozen=True):
     """Rules of all origins, in the order of their files, by behaviour. `problems` says what could not be used."""
 
     deny: tuple[Rule, ...] = ()

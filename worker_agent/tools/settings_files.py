@@ -17,18 +17,19 @@ import codecs
 import hashlib
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from worker_agent import disk
 from worker_agent.config import is_secret_name, secret_values
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import FENCING, HookConfig
 from worker_agent.redaction import Redactor
+from worker_agent.structs import replace
 from worker_agent.tools.hook_scripts import script_digests
 from worker_agent.tools.permissions import Mode, Policy
 from worker_agent.tools.rules import Behavior, RuleError, RuleSet, Source, as_fence
@@ -62,8 +63,7 @@ _NARROWING_NAMES = (*map(str, _NARROWING), "manual")
 _GRANTING = ("hooks", "env", "model", "enabledMcpjsonServers", "enableAllProjectMcpServers")
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One file. `base` is what its `/x` patterns hang on; `counts` is False for a project nobody trusts, and for a file
     that is not as it was trusted (`changed`); `left_out` says that the file was a link out of it and is not read."""
 
@@ -80,8 +80,7 @@ class Layer:
         return _FENCES_OF in self.data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedSettings:
+class LoadedSettings(Struct, frozen=True, kw_only=True):
     """All files together. `problems` and `held_back` are lines for the person: what could not be used, and what does not
     count until `coordinator trust`."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from worker_agent.tools.rules import WILD
 from worker_agent.tools.shell_words import SimpleCommand, Word
@@ -20,16 +21,14 @@ MAX_CARRIERS = 200  # looked at for one command
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ash", "mksh", "fish", "rbash"})
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """A text that a shell will read. `text` is None when nobody knows it; `hidden` says so in words."""
 
     text: str | None
     hidden: str = "what it runs is only known to the shell"
 
 
-@dataclass(frozen=True, slots=True)
-class _Wrapper:
+class _Wrapper(Struct, frozen=True):
     """Options without a value, options with one, operands before the inner command."""
 
     flags: frozenset[str] = frozenset()

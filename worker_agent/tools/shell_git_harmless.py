@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import Struct
+
+from worker_agent.structs import replace
 from worker_agent.tools.shell_git_repository import repository_problem
 from worker_agent.tools.shell_sight import Sight
 
 
-@dataclass(frozen=True, slots=True)
-class _Verb:
+class _Verb(Struct, frozen=True):
     """`shows` says that the verb prints content of files unless one of `brief` is given; `content` are options that make it."""
 
     options: frozenset[str]

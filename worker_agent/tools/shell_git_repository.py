@@ -15,9 +15,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from worker_agent import disk
 from worker_agent.git import place_of
@@ -74,8 +75,7 @@ def _is_bare(directory: Path) -> bool:
     return os.path.lexists(directory / "HEAD") and (directory / "objects").exists() and (directory / "refs").exists()
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     """One look at a repository and the submodules in it. Its methods raise `OSError` and `ValueError` for what cannot be read."""
 
     seen: set[Path] = field(default_factory=set)

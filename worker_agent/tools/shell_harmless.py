@@ -16,9 +16,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from worker_agent.tools.places import grants_rights
 from worker_agent.tools.rules import resolve
@@ -48,8 +49,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True):
     """One command's options and operands. `first` is the kind of its first operand unless one of `instead` is given;
     `least`/`most` count operands; `deeper` are options that make it read all below, `follows` those that follow links;
     `alone`: what it reads when no file is named."""
@@ -303,8 +303,7 @@ def use_problem(words: tuple[Plain, ...], place: Path, sight: Sight) -> str | No
     return special(judge) if special else judge.against(COMMANDS[words[0].text], words[1:])
 
 
-@dataclass(slots=True)
-class _Judge:
+class _Judge(Struct):
     words: tuple[Plain, ...]
     place: Path
     sight: Sight

@@ -11,10 +11,11 @@ import glob
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent.tools.places import grants_rights
 from worker_agent.tools.rules import WILD, Kind, Places, Rule, RuleSet, inside
@@ -63,8 +64,7 @@ def _plain_part(command: SimpleCommand) -> Part | None:
     return Part(tuple(words), tuple(reads))
 
 
-@dataclass(frozen=True)
-class ShellJudge:
+class ShellJudge(Struct, frozen=True, dict=True):
     """`cwd` is where the command starts; path patterns hang on `places.cwd`."""
 
     command: str

@@ -13,9 +13,10 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent.tools.shell_tree import is_strange
 
@@ -30,16 +31,14 @@ _IN_DOUBLE = re.compile(r"\\[$`\"\\]|\\(?![$`\"\\\n])|\$(?=[\")| ])|[^\\$`\"]")
 _BRACKET = re.compile(r"\[[!^]?\]?[^\]/\[\s'\"\\$`]*\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A stretch of a word; `glob` where it is a pattern."""
 
     text: str
     glob: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Struct, frozen=True):
     """One word. `computed`: a number only the shell knows stands in it. `quoted`: it may be empty or begin anyhow."""
 
     pieces: tuple[Piece, ...]
@@ -70,8 +69,7 @@ def _generous(piece: Piece) -> str:
     return "?" if piece.text.startswith("[") else piece.text
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One simple command. `reads` are files on its standard input."""
 
     words: tuple[Plain, ...]

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct, field
+
+from worker_agent.structs import replace
 from worker_agent.tools.rules import WILD
 from worker_agent.tools.shell_carriers import Script, carried
 from worker_agent.tools.shell_tree import (
@@ -50,8 +52,7 @@ MAX_CARRIED = 5  # shells inside shells
 MAX_COMMANDS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Unparsable:
+class Unparsable(Struct, frozen=True):
     """`commands` are those that were understood all the same."""
 
     reason: str
@@ -112,8 +113,7 @@ _ARITHMETIC_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "
 _NUMERIC = re.compile(r"[+-]?[0-9A-Za-z_]*")
 
 
-@dataclass(slots=True)
-class _Scope:
+class _Scope(Struct):
     """What the walk knows of where it stands."""
 
     piped: bool = False
@@ -122,8 +122,7 @@ class _Scope:
     documents: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     """One walk over one syntax tree."""
 
     source: bytes

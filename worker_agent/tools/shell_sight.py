@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent.tools.rules import Kind, Places, Rule, inside, resolve
 
 MAX_FILES = 10_000  # looked at in one tree
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """`fences` are the deny and ask rules that speak about reading paths, of this agent and of those above it.
     `everywhere`: which files are read is not asked, only how."""
 

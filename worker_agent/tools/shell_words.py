@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+
+from worker_agent.structs import replace
 from worker_agent.tools.rules import WILD
 
 MAX_BRACES = 256  # words that one brace expansion may give
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """`raw` as written ("" for a word that only exists at run time), `text` without quotes and with `WILD` for what only
     the shell knows. `glob`: an unquoted pattern, which may become several words. `splits`: an unquoted expansion, likewise.
     `var`: the word is exactly this variable; `values` what it may hold, where the same command says so."""
@@ -129,8 +130,7 @@ def _one_brace(text: str) -> list[str]:
     return [text]
 
 
-@dataclass(frozen=True, slots=True)
-class Redirect:
+class Redirect(Struct, frozen=True):
     """`target` is None where nothing but file descriptors change (`2>&1`)."""
 
     operator: str
@@ -145,14 +145,12 @@ class Redirect:
         return self.target is not None and self.operator == "<"
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     name: str
     value: Word
 
 
-@dataclass(frozen=True, slots=True)
-class SimpleCommand:
+class SimpleCommand(Struct, frozen=True):
     """One command with its words after brace expansion. `documents` are the texts on its standard input, `piped` says
     that something else stands there; `repeats` that it stands in a loop or function; `opaque` why nobody can say what it
     runs."""

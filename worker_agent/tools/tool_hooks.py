@@ -6,13 +6,15 @@ The layers are why this stands here: hooks know nothing of tools.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from worker_agent import tool_facts
 from worker_agent.errors import TurnOver
 from worker_agent.hooks import HookRunner, Verdict
+from worker_agent.structs import replace
 from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import (
     Allow,
@@ -29,8 +31,7 @@ from worker_agent.tools.permissions import Policy
 from worker_agent.tools.rules import Behavior, Rule, RuleSet, Source
 
 
-@dataclass(frozen=True, slots=True)
-class HookedTools:
+class HookedTools(Struct, frozen=True):
     """Implements `ToolHooks`. A hook that says `continue: false` ends the turn (`TurnOver`). `facts` by a tool's name."""
 
     runner: HookRunner

@@ -17,9 +17,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from worker_agent.config import Clock, SystemClock
 from worker_agent.errors import ConfigError
@@ -47,8 +48,7 @@ def digest(rights: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Brought:
+class Brought(Struct, frozen=True):
     """What one file of a repository grants, as it is now. `rights` are compared with those that were trusted; a file that
     `grants` nothing needs no trust as long as nothing of it was trusted. `words` say it to a person, a piece each;
     `problem` says why the file cannot be used at all."""
@@ -60,8 +60,7 @@ class Brought:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(Struct, frozen=True):
     """What a person said of the repository around a session's directory (`trusted`), and around others beside it. `roots`
     are those that are trusted, `files` the digests of what their files granted then."""
 
@@ -86,8 +85,7 @@ NOTHING = Trust()
 EVERYTHING = Trust(trusted=True, whatever=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TrustStore:
+class TrustStore(Struct, frozen=True):
     """`path` is the JSON file: `{"version": 2, "trusted": {"/real/path": {"since": seconds, "files": {"/a/file": digest}}}}`."""
 
     path: Path

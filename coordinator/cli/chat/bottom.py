@@ -7,8 +7,9 @@ how things stand. Everything together leaves room for the line itself, on ten ro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from coordinator.cli.render import SIGNS, Line, Piece, cost_of, count, money, now_words, span
 from coordinator.views.terminal_text import columns, cut, literal, one_line
@@ -19,8 +20,7 @@ NAME = 12  # columns of a worker's name
 NARROW = 60  # columns; below them a worker's tokens and cost are left out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """The call that waits longest. `rule` is the one that `a` would give; `number` of `total` are those that wait."""
 
     id: str
@@ -31,8 +31,7 @@ class Question:
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bottom:
+class Bottom(Struct, frozen=True, kw_only=True):
     """`said` is the coordinator's line that is not whole yet; `tasks` are objects as in `tasks list --json`, with `asks`, the call
     that waits for the person, in words; `doing` and
     `since` (seconds) tell of the coordinator's turn, None where none runs; `facts` stand behind that, the most important

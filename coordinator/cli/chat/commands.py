@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec import Struct
 
 from coordinator.cli import render
 from coordinator.cli.commands.agents import agent_row
@@ -36,8 +37,7 @@ class Unusable(Exception):
     """What was typed behind a command does not fit it. The message is one line for a person."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class Desk(Struct, frozen=True, kw_only=True):
     """What a command works with. `now` is in seconds since the epoch; `switch` leaves for the session of this id."""
 
     console: Console
@@ -47,8 +47,7 @@ class Desk:
     switch: Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """`takes` says what may stand behind it, for completion: `task`, `approval`, `model`, `mode`, `session` or nothing."""
 
     usage: str

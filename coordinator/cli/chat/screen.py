@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from coordinator.agents.asking import AT_TERMINAL
 from coordinator.cli import render
@@ -57,8 +58,7 @@ SPAWNS = "Agent"  # a call that the line of its task tells
 OFFERED = 30  # sessions
 
 
-@dataclass(slots=True)
-class Queued:
+class Queued(Struct):
     typed: str
     sent: str
 

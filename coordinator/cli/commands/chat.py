@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -21,6 +20,7 @@ from coordinator.cli.context import Context
 from coordinator.cli.directory import ConfiguredCommand
 from coordinator.cli.drive import Drive
 from coordinator.options import RunOptions
+from worker_agent.structs import replace
 
 # Flags that say which session is meant: the first one.
 OF_THE_FIRST: Mapping[str, Any] = {"continue_last": False, "fork_session": False, "session_id": None}

@@ -6,7 +6,6 @@ The transcript keeps everything; what is sent from then on begins with the summa
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from coordinator.cli.lookup import find_session
 from coordinator.options import RunOptions
 from tasks.records import SessionRecord
 from worker_agent.events import Result
+from worker_agent.structs import replace
 
 
 @click.command("compact", help="Summarise the coordinator's conversation of a session that nobody drives.")

@@ -7,12 +7,12 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from coordinator.cli import render
 from coordinator.cli.context import Context, common_options, pass_cli

@@ -7,10 +7,10 @@ store when something was committed, reads only what is new, and ends with the ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from coordinator.cli import render
 from coordinator.cli.completing import complete_tasks
@@ -40,8 +40,7 @@ FAMILIES = {
 }  # every other part is text
 
 
-@dataclass(slots=True)
-class Source:
+class Source(Struct):
     """One conversation; `task_id` None shows all of it, else only that run's part. Of a shell command `output` is the
     file that it writes: it has no conversation. `begun` is the part of a line whose end was not written yet."""
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import uuid
 from contextlib import AsyncExitStack
-from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +24,7 @@ from coordinator.options import RunOptions
 from coordinator.views.exit_codes import ExitCode
 from tasks import nodes as rows
 from tasks.nodes import NewNode, NodeRecord
+from worker_agent.structs import replace
 
 if TYPE_CHECKING:
     from coordinator.session.parts import Parts
@@ -99,7 +99,7 @@ def _options(cli: Context, record: SessionRecord) -> RunOptions:
     """The session's own options, on this machine: its rules travel with it; its secrets do not, nor what this machine trusts."""
     from coordinator.cluster import carried
 
-    known = {field.name for field in fields(RunOptions)} - NOT_OF_A_NODE
+    known = set(RunOptions.__struct_fields__) - NOT_OF_A_NODE
     stored = {**record.options, "model": record.model}
     values: dict[str, Any] = {
         name: continuing.value(name, stored[name]) for name in known if stored.get(name) not in (None, [], ())

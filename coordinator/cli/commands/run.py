@@ -8,7 +8,6 @@ import re
 import select
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +26,7 @@ from coordinator.cli.live import choose
 from coordinator.cli.person import Person
 from coordinator.options import EVERY, RunOptions
 from coordinator.views.exit_codes import ExitCode
+from worker_agent.structs import replace
 
 PATIENCE = 1.0  # seconds for the first of what is piped in
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directories
@@ -59,7 +59,7 @@ def options_of(ctx: click.Context, cli: Context, prompt: str | None, flags: Mapp
     """The flags as values. A session that is taken up again runs as it did before, where no flag says otherwise."""
     if flags["max_budget_usd"] is not None and flags["offline"]:
         cli.console.note("--max-budget-usd has nothing to bound: the offline model costs nothing")
-    known = {field.name for field in fields(RunOptions)}
+    known = set(RunOptions.__struct_fields__)
     values = {name: value for name, value in flags.items() if name in known}
     if ctx.get_parameter_source("permission_mode") is ParameterSource.DEFAULT:
         values["permission_mode"] = None  # "default" that somebody wrote is stricter than a settings file

@@ -1,6 +1,6 @@
 """The five steps, each alone: messages in, a decision or none out; and what a view is under decisions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from worker_agent.context.tokens import effective_window, estimate, prompt_token
 from worker_agent.context.values import Clear, Collapse, Snip, Spill, StripThinking, Tracking, from_message, to_message
 from worker_agent.context.view import CLEARED, apply, draw, groups, is_collapse, with_user_context
 from worker_agent.messages import Usage
+from worker_agent.structs import replace
 
 KEEP_TURNS = ContextSettings().snip_keep_turns
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from coordinator.cluster.clones import Clone, Clones, Start, base_branch
 from coordinator.cluster.remote import Remote, Unreachable, address_of
 from worker_agent.errors import ConfigError
+from worker_agent.structs import replace
 
 
 def git(directory: Path, *arguments: str) -> str:

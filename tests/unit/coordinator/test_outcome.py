@@ -1,7 +1,5 @@
 """How a loop's result becomes the fields of a task: completed only for a real answer without error."""
 
-from dataclasses import replace
-
 import pytest
 
 from coordinator.runs.outcome import MAX_DENIED, SALVAGED, broken, denied_calls, ended, partial_text
@@ -11,6 +9,7 @@ from tasks.states import TaskStatus
 from worker_agent.events import PermissionDenial, Result
 from worker_agent.loop.reasons import TerminalReason
 from worker_agent.messages import Usage
+from worker_agent.structs import replace
 
 GOOD = Result(
     text="report",

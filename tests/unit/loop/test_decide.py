@@ -1,6 +1,5 @@
 """A decision is a value: every kind of answer, in every state that matters, leads to one verdict."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from worker_agent.loop.decide import MAX_PAUSES, Answer, GoOn, Stop, decide
 from worker_agent.loop.reasons import ContinueReason as C
 from worker_agent.loop.reasons import TerminalReason as T
 from worker_agent.loop.state import State
+from worker_agent.structs import replace
 
 STATE = State(messages=(m.user("goal"),), tool_context=tool_context(Path("/nowhere")), model="m")
 SAID = m.assistant("hello")

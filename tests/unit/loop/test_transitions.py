@@ -1,9 +1,9 @@
 """Seven functions for seven reasons, each a whole new state, resetting what the table in `state.py` says."""
 
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from tests.support.agent import tool_context
 from worker_agent import messages as m
@@ -11,6 +11,7 @@ from worker_agent.context.values import Compacted, Tracking
 from worker_agent.loop import transitions
 from worker_agent.loop.reasons import ContinueReason, TerminalReason
 from worker_agent.loop.state import BudgetProgress, Repeats, State
+from worker_agent.structs import replace
 
 HISTORY = (m.user("goal"), m.assistant("answer"))
 USED = State(
@@ -98,9 +99,9 @@ def test_a_transition_changes_what_the_table_says_and_nothing_else(reason):
 
 @pytest.mark.parametrize("reason", list(ContinueReason))
 def test_a_transition_leaves_its_input_as_it_was(reason):
-    before = {f.name: getattr(USED, f.name) for f in fields(USED)}
+    before = asdict(USED)
     TABLE[reason][0](USED)
-    assert {f.name: getattr(USED, f.name) for f in fields(USED)} == before
+    assert asdict(USED) == before
 
 
 def test_a_stop_hook_never_re_arms_the_compaction_guard():

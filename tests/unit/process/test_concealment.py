@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from worker_agent import concealment
 
-ROOT = Path(concealment.__file__).parents[1]
+PACKAGES = (Path(concealment.__file__).parents[1], Path(msgspec.__file__).parents[1])  # what another interpreter needs of ours
+SYSTEM = "/usr/bin/python3"
 CHILD = """
 import json, os, subprocess, sys
 from worker_agent.concealment import conceal
@@ -28,13 +30,28 @@ told = {
 print(json.dumps(told), flush=True)
 sys.stdin.read()
 """
+
+
+def _is_alike(interpreter: str) -> bool:
+    """Whether it is there, and loads what was compiled for ours."""
+    says = "import sys; print(sys.version_info[:2])"
+    return os.path.exists(interpreter) and subprocess.check_output([interpreter, "-c", says], text=True).strip() == str(
+        sys.version_info[:2]
+    )
+
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: Linux only")
 
 
-@pytest.mark.parametrize("user", [os.geteuid(), *([65534] if os.geteuid() == 0 and os.path.exists("/usr/bin/python3") else [])])
+@pytest.mark.parametrize("user", [os.geteuid(), *([65534] if os.geteuid() == 0 and _is_alike(SYSTEM) else [])])
 def test_a_key_is_in_nobodys_reach_and_still_in_its_owners(user: int) -> None:
-    python = sys.executable if user == os.geteuid() else "/usr/bin/python3"
-    environment = {**os.environ, "ANTHROPIC_API_KEY": "the-key-itself", "AFTER": "marker", "PYTHONPATH": str(ROOT)}
+    python = sys.executable if user == os.geteuid() else SYSTEM
+    environment = {
+        **os.environ,
+        "ANTHROPIC_API_KEY": "the-key-itself",
+        "AFTER": "marker",
+        "PYTHONPATH": os.pathsep.join(map(str, PACKAGES)),
+    }
     process = subprocess.Popen(
         [python, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd="/", user=user
     )

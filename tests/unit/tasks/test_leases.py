@@ -1,6 +1,5 @@
 import os
 import subprocess
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from tasks.errors import Fenced, NotFound, Owned
 from tasks.leases import is_gone, this_host, this_owner
 from tasks.records import Owner
 from tests.unit.tasks.support import Store, on_sqlite, run_out, start_python
+from worker_agent.structs import replace
 
 FAR = Owner(7, 1.0, "another-host")
 

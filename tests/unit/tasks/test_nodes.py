@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tasks import nodes
 from tasks.errors import Fenced, NotFound, OtherVersion, Owned
 from tasks.nodes import DEAD_AFTER, NewNode, NodeStatus
 from tests.unit.tasks.support import Store, on_sqlite
+from worker_agent.structs import replace
 
 A = NewNode(name="a", holder="h1", host="here", pid=7, version="1.0", slots=4, tags=("docker", "gpu"))
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from tasks import agents, events, leases, models, outbox, registry, sessions
@@ -10,6 +8,7 @@ from tasks.records import Attempt, DeliveryStatus, Ended, NewTask, Owner, TaskRe
 from tasks.registry import KillOutcome, TaskFilter
 from tasks.states import TaskStatus
 from tests.unit.tasks.support import Store, run_out
+from worker_agent.structs import replace
 
 END = Ended(status=TaskStatus.COMPLETED, result="done", end_reason="completed")
 
@@ -23,7 +22,7 @@ def notified(store: Store, agent_id: str | None = None) -> list[str | None]:
 
 
 def test_records_have_the_columns_of_their_tables_in_order() -> None:
-    assert list(TaskRecord.__dataclass_fields__) == models.tasks.c.keys()
+    assert list(TaskRecord.__struct_fields__) == models.tasks.c.keys()
     from tasks import records
 
     pairs = [
@@ -32,7 +31,7 @@ def test_records_have_the_columns_of_their_tables_in_order() -> None:
         (records.ProcessRecord, models.processes),
     ]
     for record, table in pairs:
-        assert list(record.__dataclass_fields__) == table.c.keys()
+        assert list(record.__struct_fields__) == table.c.keys()
 
 
 def test_a_new_task_is_pending_and_its_agent_has_its_id(store: Store) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from worker_agent import tool_facts
 from worker_agent.config import ToolSettings
+from worker_agent.structs import replace
 from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import Allow, Decision, Input, Tool, ToolContext, ToolResult
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ from tests.unit.tools.kit import NUMBER, Policy, context_in, use
 from worker_agent.config import ToolSettings
 from worker_agent.errors import ToolError, TurnOver
 from worker_agent.events import PermissionDenial
+from worker_agent.structs import replace
 from worker_agent.tool_facts import Facts
 from worker_agent.tools.base import (
     Allow,

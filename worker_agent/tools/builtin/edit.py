@@ -7,10 +7,10 @@ line ends. In a file that mixes them, a replaced piece takes the line end it had
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from worker_agent import tool_facts
 from worker_agent.errors import ToolError
+from worker_agent.structs import replace
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 STDERR_CAP = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """`cut`: the output limit was reached and the program ended. `timed_out`: it was ended by the time limit; `stdout`
     is what it had written by then. `exit_code` is None if it was ended by us."""
 

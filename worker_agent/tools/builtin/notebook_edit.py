@@ -7,11 +7,11 @@ from another source.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 from worker_agent import tool_facts
 from worker_agent.errors import ToolError
+from worker_agent.structs import replace
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, Tool, ToolContext, ToolResult
 from worker_agent.tools.builtin import notebook_text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from worker_agent.errors import ToolError
 from worker_agent.messages import Block
@@ -16,8 +17,7 @@ IMAGE_CAP = 5 * 1024 * 1024  # bytes of base64 of one picture
 MAX_IMAGES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(Struct, frozen=True):
     lines: list[str]
     images: list[Block]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent.errors import ToolError
 from worker_agent.tools.base import ToolContext
@@ -18,8 +19,7 @@ TIMEOUT = 60.0  # seconds
 OUTPUT_CAP = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
+class Pages(Struct, frozen=True):
     """`texts` are those of pages `first`, `first + 1`, …; `total` is the number of pages of the document."""
 
     first: int

@@ -17,13 +17,15 @@ import io
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from operator import add
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from worker_agent import disk, tool_facts
 from worker_agent.errors import ToolError
 from worker_agent.messages import Block, text_block
+from worker_agent.structs import replace
 from worker_agent.tools import files
 from worker_agent.tools.base import Input, ReadFile, Tool, ToolContext, ToolResult
 from worker_agent.tools.builtin import notebook_text, pdf
@@ -73,8 +75,7 @@ class Read(Tool):
         return f"Read {input.get('file_path', '')}" + (f" from line {start}" if start else "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(Struct, frozen=True):
     """Lines wanted: `first` counts from 1."""
 
     first: int
@@ -151,8 +152,7 @@ def _reaches(ranges: Sequence[tuple[int, int]], line: int) -> bool:
 # ── text, numbered ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(slots=True)
-class _Shown:
+class _Shown(Struct):
     """Numbered lines within the limits. `at_end`: the file has no line after them; `total` is None when unknown."""
 
     lines: list[str]

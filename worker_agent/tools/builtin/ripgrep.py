@@ -13,8 +13,9 @@ import shutil
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent import disk
 from worker_agent.errors import ToolError
@@ -46,8 +47,7 @@ def _from_wheel(name: str) -> str | None:
     return next((path for path in found if os.access(path, os.X_OK)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Output of a search. `notes` say what the reader must know: places not readable, limits reached."""
 
     stdout: bytes

@@ -15,9 +15,10 @@ import ipaddress
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from worker_agent import tool_facts
 from worker_agent.errors import ToolError
@@ -117,8 +118,7 @@ class WebFetch(Tool):
             return await _read(response, url, context.settings.web_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(Struct, frozen=True):
     """`location` is set for a redirect; `cut` when the body was longer than the limit."""
 
     url: str

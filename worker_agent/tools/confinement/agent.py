@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import Struct
+
 from worker_agent.process import Wrapped
+from worker_agent.structs import replace
 from worker_agent.tools.base import Confine
 from worker_agent.tools.confinement.aside import set_aside
 from worker_agent.tools.confinement.means import Means
@@ -23,8 +25,7 @@ from worker_agent.tools.confinement.survey import Denied, DenyWatch, Fence, Righ
 FRESH = 2.0  # seconds for which an answer of `holds` may be given again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confinements:
+class Confinements(Struct, frozen=True, kw_only=True):
     """What the agents of one session have in common. `aside` takes what a command must not leave behind."""
 
     means: Means

@@ -10,8 +10,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from worker_agent.process import Wrapped
 from worker_agent.tools.base import Confine
@@ -25,8 +26,7 @@ _UNMASKING = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Bubblewrap:
+class Bubblewrap(Struct, frozen=True):
     program: str
     name: str = "bubblewrap"
     masks: bool = True

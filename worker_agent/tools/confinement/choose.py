@@ -6,9 +6,10 @@ by itself, else none, and says so; `required` refuses unless everything that WOR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+
+from msgspec import Struct
 
 from worker_agent.errors import ConfigError
 from worker_agent.tools.confinement import bubblewrap, native, seatbelt
@@ -21,8 +22,7 @@ class SandboxMode(StrEnum):
     OFF = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """`means` is None where commands run as they are; `notice` says in one line what a person should know. `required`:
     no command may run with less than WORKSPACE."""
 

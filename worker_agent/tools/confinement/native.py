@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from worker_agent.process import Wrapped
 from worker_agent.tools.base import Confine
@@ -33,8 +34,7 @@ LEAST_SIGNALS = 6  # the version of Landlock that holds signals and abstract soc
 _OF_THIS_PROCESS = ("self", "thread-self")
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
+class Native(Struct, frozen=True):
     """`abi` is Landlock's version. `namespaces`: mounts and network of its own are to be had."""
 
     abi: int

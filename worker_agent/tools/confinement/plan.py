@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from worker_agent import git
 from worker_agent.tools.base import Confine
@@ -38,8 +39,7 @@ class Step(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(Struct, frozen=True, kw_only=True):
     """Of one agent. It writes in `directory` and `writable`; `readable` can be seen although it lies in a `private`
     place: our data directory with the database and others' transcripts."""
 
@@ -56,8 +56,7 @@ class Bounds:
         return tuple(dict.fromkeys(path.resolve() for path in places if path.is_dir()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """For one command. `closed`: writing, network and signals are held, too; else only the steps count (GUARD)."""
 
     level: Confine

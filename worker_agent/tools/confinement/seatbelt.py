@@ -11,15 +11,15 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from worker_agent.process import Wrapped
 from worker_agent.tools.confinement.plan import Plan, lies_in
 from worker_agent.tools.places import RIGHTS_DIRECTORIES, RIGHTS_EXCEPTIONS, RIGHTS_FILES
 
 
-@dataclass(frozen=True, slots=True)
-class Seatbelt:
+class Seatbelt(Struct, frozen=True):
     program: str = "/usr/bin/sandbox-exec"
     name: str = "sandbox-exec"
     masks: bool = True

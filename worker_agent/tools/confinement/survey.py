@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from worker_agent.tool_facts import Access, known
 from worker_agent.tools.places import (
@@ -43,14 +44,12 @@ class TooMuch(Exception):
     """A directory is too large to be looked through; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     path: str
     identity: tuple[int, int]  # device, inode
 
 
-@dataclass(slots=True)
-class Walk:
+class Walk(Struct):
     """The paths below `root` that `wanted` picks by path, name and whether it is a directory; it does not go into those,
     nor into directories of the names in `passed_over`."""
 
@@ -96,8 +95,7 @@ class Walk:
         return (changed if settled else -1, tuple(inside), tuple(found), count)
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(Struct, frozen=True):
     """`frozen` are places that must stay as they are, `pinned` directories that must stay where they are."""
 
     frozen: frozenset[Place] = frozenset()
@@ -180,16 +178,14 @@ def _place(path: str) -> Place | None:
     return Place(path, (found.st_dev, found.st_ino))
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(Struct, frozen=True):
     """Deny rules of one policy, and where their patterns hang."""
 
     rules: tuple[Rule, ...]
     places: Places
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(Struct, frozen=True):
     """Existing paths that deny rules name, links resolved: `hidden` must not be read, `frozen` not be changed."""
 
     hidden: frozenset[str] = frozenset()

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from coordinator.offline.report import HEADING
 from worker_agent.api.client import ModelRequest
 from worker_agent.errors import ModelError
 from worker_agent.messages import Usage, assistant, tool_result_block, user
+from worker_agent.structs import replace
 
 from .driver import COORDINATOR_SPECS, SPECS, Session, Talk, context, single
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import jsonschema
 
 from worker_agent.config import ToolSettings
 from worker_agent.errors import ToolError
+from worker_agent.structs import replace
 from worker_agent.tools.base import Allow, Tool, ToolContext, ToolResult
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from worker_agent.causes import Cause
 from worker_agent.config import ToolSettings, tool_environment
 from worker_agent.events import ToolProgress
 from worker_agent.process import TASK_MARKER, Wrapped, end_tree, find_tree
+from worker_agent.structs import replace
 from worker_agent.tools.base import Ask, Confine, Passthrough, ToolContext, ToolOutcome
 from worker_agent.tools.builtin.bash import Bash
 from worker_agent.tools.executor import StreamingToolExecutor
@@ -90,7 +90,7 @@ def test_the_time_limit_is_in_milliseconds_and_told_with_what_was_written(contex
 
 
 def test_no_limit_asked_for_is_longer_than_the_longest_allowed(context: ToolContext) -> None:
-    context = dataclasses.replace(context, settings=ToolSettings(bash_max_timeout=0.3, kill_grace=0.3))
+    context = replace(context, settings=ToolSettings(bash_max_timeout=0.3, kill_grace=0.3))
     assert "limit of 0.3 s" in text(bash(context, "sleep 60", timeout=9e9))
 
 
@@ -134,7 +134,7 @@ def test_long_output_is_cut_in_the_middle_and_whole_in_a_file(context: ToolConte
 
 
 def test_an_endless_producer_is_ended_at_the_cap_and_told(context: ToolContext) -> None:
-    context = dataclasses.replace(context, settings=ToolSettings(bash_file_cap=1_000_000))
+    context = replace(context, settings=ToolSettings(bash_file_cap=1_000_000))
     outcome = bash(context, "yes")
     assert outcome.is_error and text(outcome).startswith("y\ny\n")
     assert "It was ended because it wrote more than" in text(outcome)
