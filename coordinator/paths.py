@@ -6,7 +6,6 @@ before it is needed.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -53,6 +52,8 @@ class Paths(Struct, frozen=True):
 
     def typed(self, project: Path) -> Path:
         """What was typed in chats of the project at this directory."""
+        import hashlib
+
         return self.home / "typed" / f"{hashlib.sha256(os.fsencode(project)).hexdigest()[:16]}.jsonl"
 
     def mcp_logs(self, session_id: str) -> Path:

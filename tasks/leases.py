@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from functools import cache
 
 from tasks.connection import Connection
@@ -106,7 +105,7 @@ def this_host() -> str:
 
 @cache
 def _host(pid: int) -> str:
-    name = socket.gethostname()
+    name = os.uname().nodename
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from coordinator.cli.context import Context
 from coordinator.views.terminal_text import one_line
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 LIMIT = 50
 
@@ -32,6 +35,8 @@ def complete_approvals(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 def _complete(ctx: click.Context, statement: str, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
     path = Path(ctx.ensure_object(Context).database_place)
     if (not incomplete.isalnum() and incomplete) or not path.is_file():
         return []

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -80,11 +78,13 @@ class Console:
     @property
     def width(self) -> int | None:
         """Columns of the terminal; None where lines are never cut."""
-        return shutil.get_terminal_size((80, 24)).columns if self.is_terminal else None
+        return self.size[0] if self.is_terminal else None
 
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines of the terminal."""
+        import shutil
+
         return shutil.get_terminal_size((80, 24))
 
     @property
@@ -122,6 +122,8 @@ class Console:
 
     def _as_json(self, value: Any, **form: Any) -> str:
         """JSON that any encoding of stdout can write: where that is not UTF-8, escapes stand for what is not ASCII."""
+        import json
+
         is_utf8 = (getattr(self._out, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
         return escape_json(json.dumps(value, ensure_ascii=not is_utf8, **form))
 

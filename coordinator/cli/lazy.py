@@ -7,21 +7,20 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import click
-from msgspec import Struct, field
 
 
-class Entry(Struct, frozen=True):
+class Entry(NamedTuple):
     """One command. `target` is `module:attribute` below `coordinator.cli.commands`; a group has `members` instead."""
 
     help: str
     target: str = ""
-    members: Mapping[str, Entry] = field(default_factory=dict)
+    members: Mapping[str, Entry] = MappingProxyType({})
     short_for: str | None = None
 
 
@@ -82,6 +81,8 @@ def _needs_member(ctx: click.Context) -> None:
 
 def unknown(name: str, known: Sequence[str], ctx: click.Context) -> str:
     """What to say about a name that is no command."""
+    import difflib
+
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"see `{ctx.command_path} --help`"
     return f"no command {name!r}; {hint}"

@@ -6,10 +6,11 @@ the lease of its session and the heartbeats of nodes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
+
+import orjson
 
 from coordinator.views.values import approval_json, in_order, session_json, task_detail_json, task_json
 from tasks import agents, approvals, nodes, registry, sessions, transcripts
@@ -176,7 +177,7 @@ def _resting(conn: Connection, found: Sequence[SessionRecord]) -> frozenset[str]
 
 
 def _calls(content: str) -> bool:
-    return any(block["type"] == "tool_use" for block in json.loads(content))
+    return any(block["type"] == "tool_use" for block in orjson.loads(content))
 
 
 def result_of(conn: Connection, session: SessionRecord) -> str | None:
@@ -187,4 +188,4 @@ def result_of(conn: Connection, session: SessionRecord) -> str | None:
     answer = next((row for row in reversed(rows) if row.kind == "answer"), None)
     if answer is None:
         return None
-    return "".join(block["text"] for block in json.loads(answer.content) if block["type"] == "text") or None
+    return "".join(block["text"] for block in orjson.loads(answer.content) if block["type"] == "text") or None
