@@ -188,6 +188,38 @@ def test_a_session_whose_machine_is_lost_goes_on_from_another_home_and_directory
         assert (tmp_path / "elsewhere" / "one").read_text() == "one\ntwo\n"
 
 
+def test_without_a_remote_that_others_reach_a_lost_machine_loses_no_work(tmp_path: Path) -> None:
+    """What could not be pushed stays on its node, and the report says where; who asks for it elsewhere is told why not."""
+    gate = Gate()
+    worker = by_turn(message(text("half", gate), tool_use("Bash", {"command": "echo done > one"})), "a report")
+    with cluster(tmp_path, fleet(coordinator("one", final="all done"), worker)) as made:
+        work = repository(made)
+        git(tmp_path, "clone", "-q", str(work), str(tmp_path / "elsewhere"))
+        made.node("a")
+        run = made.run()
+        gate.wait_reached(timeout=40)
+        kill(run)
+        shutil.rmtree(made.directory / "home-run")
+        work.rename(tmp_path / "lost")
+        gate.open()
+        (id,) = made.tasks()
+        until(lambda: made.tasks()[id]["status"] == "completed")
+        shown = made.look("tasks", "show", id, "--json").json
+        kept = made.directory / "home-a" / "data" / "worktrees" / shown["session_id"] / shown["agent_id"]
+        assert "not pushed" in shown["result"] and f"in {kept}]" in shown["result"]
+        assert (kept / "one").read_text() == "done\n"
+        resumed = made.start("home-two", "resume", shown["session_id"], "-p", cwd=tmp_path / "elsewhere")
+        out, err = resumed.communicate(timeout=60)
+        assert (resumed.returncode, out) == (0, "all done\n"), err
+        (last,) = [request for request in made.api.requests if notified(request)][-1:]
+        assert str(kept) in last.user_text, "its coordinator hears of it"
+        for verb in ("apply", "diff"):
+            refused = made.program("home-two", tmp_path / "elsewhere")("tasks", verb, id, "--db", made.url)
+            assert (
+                refused.code == 1 and refused.err.count("\n") == 1 and "does not appear to be a git repository" in refused.err
+            )
+
+
 def test_a_server_that_is_begun_anew_again_and_again_makes_nothing_fail(tmp_path: Path) -> None:
     names = [f"w{n}" for n in range(10)]
     gates = [Gate() for _ in range(3)]
