@@ -170,7 +170,8 @@ def test_a_kill_from_another_process_ends_loop_and_processes_and_is_announced(be
     assert "sleeping now" in of_boss(api)[-1].last_user_text
 
 
-def test_a_streaming_worker_is_ended_within_a_quarter_of_a_second(bench: Bench, store: Database) -> None:
+def test_a_streaming_worker_is_ended_in_the_middle_of_its_answer(bench: Bench, store: Database) -> None:
+    """By itself the answer would never end."""
     gate = Gate()
     with FakeAPI(fleet(coordinator("one"), text("half a ", gate, "sentence"))) as api:
 
@@ -178,13 +179,12 @@ def test_a_streaming_worker_is_ended_within_a_quarter_of_a_second(bench: Bench, 
             run = asyncio.create_task(bench.session(api))
             await gate.until_reached()
             worker = next(r for r in api.requests if "Agent" not in r.tool_names)
-            begun = time.monotonic()
             report = await asyncio.to_thread(kill_task, store, tasks_of(store)[0].id)
             await asyncio.to_thread(worker.wait_ended)
-            return report, time.monotonic() - begun, await run
+            return report, await run
 
-        report, took, _ = asyncio.run(scenario())
-    assert report.ended and took < 1.0  # 0.25 s on a quiet machine; the suite shares its cores
+        report, _ = asyncio.run(scenario())
+    assert report.ended
     (task,) = tasks_of(store)
     assert task.status is TaskStatus.KILLED and "half a" in (task.result or "")
 
