@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.cluster.engine import STALLED
 from coordinator.views.exit_codes import ExitCode
 from tasks.upgrade import HEAD_REVISION
 from tests.cli.test_cluster import Cluster, cluster, until
@@ -36,6 +37,8 @@ def test_a_running_fleet_is_drained_upgraded_and_goes_on(tmp_path: Path) -> None
         gate.wait_reached(timeout=40)
         assert made.look("nodes", "drain", "old").code == 0
         until(lambda: [one["status"] for one in made.look("nodes", "list", "--json").json] == ["draining"])
+        asked = made.beat_of("old")
+        until(lambda: made.beat_of("old") > asked + 2 * STALLED)  # a node hears of it with a beat: before, a next turn may begin
         gate.open()
         assert old.wait(timeout=30) == 0
         run.send_signal(signal.SIGTERM)
