@@ -38,7 +38,8 @@ def test_a_running_fleet_is_drained_upgraded_and_goes_on(tmp_path: Path) -> None
         assert made.look("nodes", "drain", "old").code == 0
         until(lambda: [one["status"] for one in made.look("nodes", "list", "--json").json] == ["draining"])
         asked = made.beat_of("old")
-        until(lambda: made.beat_of("old") > asked + 2 * STALLED)  # a node hears of it with a beat: before, a next turn may begin
+        # A node hears of it with a beat: before that a next turn may begin.
+        until(lambda: made.beat_of("old") > asked + 2 * STALLED)
         gate.open()
         assert old.wait(timeout=30) == 0
         run.send_signal(signal.SIGTERM)
