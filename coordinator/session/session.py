@@ -190,6 +190,8 @@ class Session:
             self.stop_turn()
             self.parts.wakes.ready.set()
             await self._stop_workers(announced=False)
+            # What has stored its end may still be about to close: waited for, not looked at again and again.
+            await asyncio.gather(*(self.parts.backend.stop(id, Cause.PERSON) for id in self.parts.backend.running()))
             await self._rests.wait()
             if not self._something_runs():
                 return

@@ -50,6 +50,7 @@ from tests.integration.scripts import by_turn, fleet, notified, spawn
 from tests.integration.scripts import coordinator as boss_of
 from tests.support.fake_api import FakeAPI, Gate, http_error, message, text, tool_use
 from worker_agent.process_tree import find_tree
+from worker_agent.session.engine import QueryEngine
 
 ROOT = Path(__file__).parents[2]
 SLEEP = "sleep 300 & echo begun; wait"
@@ -248,6 +249,33 @@ def test_whoever_is_cancelled_takes_the_prompt_along_and_the_session_goes_on(ben
         else:
             go(work(api))
     assert bench.running() == [] and bench.statuses() == ["killed"]
+
+
+def test_the_programs_event_loop_goes_on_while_a_worker_that_has_reported_is_still_closed(bench: Bench) -> None:
+    """Its servers are ended, say. Then a prompt is cancelled: nothing is left to be stopped, and yet not all of it is gone."""
+    closing, gate = asyncio.Event(), asyncio.Event()
+    close = QueryEngine.close
+
+    async def slow(engine: QueryEngine) -> None:
+        if engine.agent.tool_context.task_id is not None:
+            closing.set()
+            await gate.wait()
+        await close(engine)
+
+    bench.monkeypatch.setattr(QueryEngine, "close", slow)
+
+    async def work(api: FakeAPI) -> None:
+        async with bench.session(api) as session:
+            asked = asyncio.create_task(session.run("go"))
+            await closing.wait()
+            asyncio.get_running_loop().call_later(0.3, gate.set)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert gate.is_set() and [task.status for task in session.tasks()] == ["completed"]
+
+    with FakeAPI(fleet(boss_of("one"), "a report"), allow_violations=True) as api:
+        go(work(api))
 
 
 def test_a_cancellation_while_it_is_entered_or_left_leaves_nothing(bench: Bench) -> None:
