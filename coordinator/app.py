@@ -158,9 +158,10 @@ async def _brought(
     clock: Clock | None = None,
     *,
     owns: bool = True,
+    is_ours: bool = True,
 ) -> _Brought:
-    """`client` and `clock` are made where none is given; `owns`: the session is this process's own. Raises `Credentials`,
-    `ConfigError`."""
+    """`client` and `clock` are made where none is given; `owns`: the session is this process's own; `is_ours` as in `_Brought`.
+    Raises `Credentials`, `ConfigError`."""
     settings, clock = options.effective(), clock or SystemClock()
     limiter = Limiter(clock, random.Random())
     observer, problem = await _traced(observer, clock, stack, owns=owns)
@@ -168,8 +169,9 @@ async def _brought(
         client = make_client(options, settings, clock, limiter)
         stack.push_async_callback(client.close)
     return _Brought(
-        settings=settings, clock=clock, observer=observer, client=client, limiter=limiter, stack=stack, problem=problem
-    )
+        settings=settings, clock=clock, observer=observer, client=client, limiter=limiter, stack=stack, problem=problem,
+        is_ours=is_ours,
+    )  # fmt: skip
 
 
 @asynccontextmanager
@@ -183,8 +185,7 @@ async def _opened(
 ) -> AsyncIterator[Session]:
     """The session, driven by this process; everything that was opened for it is closed after it."""
     async with AsyncExitStack() as stack:
-        brought = await _brought(options, observer, stack, client, clock)
-        brought = replace(brought, is_ours=not program.is_around)
+        brought = await _brought(options, observer, stack, client, clock, is_ours=not program.is_around)
         database = await asyncio.to_thread(open_database, options)
         stack.callback(database.close)
         session = await _open(options, brought, database, approver, program)

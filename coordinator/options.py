@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,16 @@ from typing import Any
 from msgspec import Struct, field
 
 from worker_agent.api.models import named, resolve
-from worker_agent.config import DEFAULT_MODEL, Settings
+from worker_agent.config import DEFAULT_MODEL, MODES_STRICTEST_FIRST, Settings
 from worker_agent.structs import replace
 from worker_agent.tools.trust import NOTHING, SOURCES, Trust
 
 # What bounds a run by one value: the strictest first; the least number; any check at all.
 STRICTEST_FIRST: Mapping[str, tuple[str, ...]] = {
-    "permission_mode": ("plan", "dontAsk", "default", "acceptEdits", "bypassPermissions"),
+    "permission_mode": MODES_STRICTEST_FIRST,
     "sandbox": ("required", "auto", "off"),
 }
+SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directories
 EVERY = 1000  # workers at once: no session has more
 LIMITS = frozenset({"max_budget_usd", "token_budget", "max_turns", "timeout"})
 CHECKS = frozenset({"verify", "json_schema"})

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import random
 
 DEFAULT_MODEL = "claude-sonnet-5-5"
+MODES_STRICTEST_FIRST = ("plan", "dontAsk", "default", "acceptEdits", "bypassPermissions")  # of permission
 DEFAULT_SMALL_MODEL = "claude-haiku-5-5"
 
 # Taken out of every environment that a tool, hook or server sees: prefixes, and endings of names that hold credentials.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.options import STRICTEST_FIRST, RunOptions
+from coordinator.options import SESSION_ID, STRICTEST_FIRST, RunOptions
 from coordinator.paths import Paths
 from worker_agent.config import Settings
 from worker_agent.errors import ConfigError
@@ -15,7 +14,6 @@ from worker_agent.session.schema import fault
 from worker_agent.structs import replace
 from worker_agent.tools.trust import EVERYTHING, NOTHING, SOURCES, Trust, TrustStore
 
-SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directories
 AT_LEAST_ONE = ("max_turns", "token_budget", "max_workers")
 MORE_THAN_NOTHING = ("max_budget_usd", "timeout")
 

@@ -20,7 +20,7 @@ from coordinator.session.parts import Parts
 from worker_agent.errors import ConfigError
 from worker_agent.structs import replace
 from worker_agent.tools.permissions import Mode, Policy
-from worker_agent.tools.rules import Behavior, Rule, RuleSet, Source, as_fence
+from worker_agent.tools.rules import Behavior, Rule, RuleSet, Source, as_written
 
 GIVEN = Source("the program that drives the session")
 
@@ -44,7 +44,7 @@ def _read(parts: Parts, update: Mapping[str, Any]) -> Callable[[], None]:
             case "addRules" | "replaceRules" | "removeRules" as kind:
                 behavior, texts = Behavior(update["behavior"]), [_text(rule) for rule in update["rules"]]
                 for text in texts:
-                    Rule.parse(text, GIVEN, behavior) if behavior is Behavior.ALLOW else as_fence(text, GIVEN, behavior)
+                    as_written(text, GIVEN, behavior)
                 return lambda: _rules(parts, kind, behavior, texts)
             case "setMode":
                 mode = Mode.parse(update["mode"])

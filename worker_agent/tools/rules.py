@@ -426,13 +426,13 @@ class RuleSet(Struct, frozen=True):
     def from_flags(cls, allowed: Iterable[str] = (), disallowed: Iterable[str] = ()) -> RuleSet:
         """Out of `--allowed-tools` and `--disallowed-tools`, each given once or more. Raises `RuleError`."""
         found = cls()
-        for behavior, flag, values, read in (
-            (Behavior.ALLOW, "--allowed-tools", allowed, Rule.parse),
-            (Behavior.DENY, "--disallowed-tools", disallowed, as_fence),
+        for behavior, flag, values in (
+            (Behavior.ALLOW, "--allowed-tools", allowed),
+            (Behavior.DENY, "--disallowed-tools", disallowed),
         ):
             texts = [rule for value in values for rule in split_rules(value)]
             for text in texts:
-                read(text, Source(flag), behavior)
+                as_written(text, Source(flag), behavior)
             found += cls.parse(behavior, texts, Source(flag))
         return found
 
@@ -443,11 +443,11 @@ class RuleSet(Struct, frozen=True):
         yield from (*self.deny, *self.ask, *self.allow)
 
 
-def as_fence(text: str, source: Source, behavior: Behavior) -> Rule:
-    """A deny or ask rule that a person wrote. Raises `RuleError` also where no tool is called so: it would fit nothing.
-    `Rule.parse` alone is for whoever has tools of their own."""
+def as_written(text: str, source: Source, behavior: Behavior) -> Rule:
+    """A rule that a person or a program wrote. Raises `RuleError` also for a deny or ask rule where no tool is called so: it would
+    fit nothing. `Rule.parse` alone is for whoever has tools of their own."""
     rule = Rule.parse(text, source, behavior)
-    if tool_facts.is_unknown(rule.tool):
+    if behavior is not Behavior.ALLOW and tool_facts.is_unknown(rule.tool):
         raise RuleError(f"{text!r}: there is no tool {rule.tool!r}; those of a server are called mcp__<server>__<tool>")
     return rule
 

@@ -25,14 +25,14 @@ import orjson
 from msgspec import Struct, field
 
 from worker_agent import disk
-from worker_agent.config import is_secret_name, secret_values
+from worker_agent.config import MODES_STRICTEST_FIRST, is_secret_name, secret_values
 from worker_agent.errors import ConfigError
 from worker_agent.hooks import FENCING, HookConfig
 from worker_agent.redaction import Redactor
 from worker_agent.structs import replace
 from worker_agent.tools.hook_scripts import script_digests
 from worker_agent.tools.permissions import Mode, Policy
-from worker_agent.tools.rules import Behavior, RuleError, RuleSet, Source, as_fence
+from worker_agent.tools.rules import Behavior, RuleError, RuleSet, Source, as_written
 from worker_agent.tools.trust import SOURCES, Brought, Trust, repository_root
 from worker_agent.words import meant
 
@@ -58,7 +58,6 @@ _SAID_OTHERWISE = {
 }
 _BLOCK_LISTS = frozenset({"disallowedtools", "deniedtools", "blockedtools"})
 _NARROWING = frozenset({Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK})
-_STRICTEST_FIRST = (Mode.PLAN, Mode.DONT_ASK, Mode.DEFAULT, Mode.ACCEPT_EDITS, Mode.BYPASS)
 _NARROWING_NAMES = (*map(str, _NARROWING), "manual")
 _GRANTING = ("hooks", "env", "model", "enabledMcpjsonServers", "enableAllProjectMcpServers")
 
@@ -136,7 +135,7 @@ def load(
     mode = _mode([layer for layer in layers if not layer.is_snapshot])
     for layer in layers:
         if layer.is_snapshot and (was := _mode([layer])) is not None:
-            mode = min(was, mode or Mode.DEFAULT, key=_STRICTEST_FIRST.index)
+            mode = min(was, mode or Mode.DEFAULT, key=MODES_STRICTEST_FIRST.index)
     return LoadedSettings(
         rules=rules,
         hooks=hooks,
@@ -464,7 +463,7 @@ def _rules(layer: Layer) -> RuleSet:
 def _check_fence(text: Any, behavior: Behavior, source: Source) -> None:
     """Raises `ConfigError` for a rule that cannot be read."""
     try:
-        as_fence(text, source, behavior)
+        as_written(text, source, behavior)
     except RuleError as error:
         raise ConfigError(f"{source}: {error}") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import sys
 from collections.abc import Mapping
@@ -24,12 +23,11 @@ from coordinator.cli.drive import Drive
 from coordinator.cli.failures import Failure
 from coordinator.cli.live import choose
 from coordinator.cli.person import Person
-from coordinator.options import EVERY, RunOptions
+from coordinator.options import EVERY, SESSION_ID, RunOptions
 from coordinator.views.exit_codes import ExitCode
 from worker_agent.structs import replace
 
 PATIENCE = 1.0  # seconds for the first of what is piped in
-SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,63}")  # it names directories
 
 
 def read_prompt(prompt: str | None, cli: Context, *, needed: bool = True) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_agent.tools.rules import Behavior, Kind, Places, Rule, RuleError, RuleSet, Source, as_fence, literal, split_rules
+from worker_agent.tools.rules import Behavior, Kind, Places, Rule, RuleError, RuleSet, Source, as_written, literal, split_rules
 
 HERE = Source("test")
 
@@ -234,7 +234,7 @@ def test_a_fence_about_a_tool_that_is_not_here_stands(text: str) -> None:
 )
 def test_what_a_person_wrote_as_a_fence_names_a_tool_that_there_is(text: str) -> None:
     with pytest.raises(RuleError, match="there is no tool|no such specifier"):
-        as_fence(text, Source("f.json"), Behavior.DENY)
+        as_written(text, Source("f.json"), Behavior.DENY)
     with pytest.raises(RuleError):
         RuleSet.from_flags((), (text,))
 
@@ -243,7 +243,7 @@ def test_what_a_person_wrote_as_a_fence_names_a_tool_that_there_is(text: str) ->
     "text", ["TaskCreate", "Monitor", "PowerShell", "EnterWorktree", "mcp__db", "mcp__db__x(q:1)", "B*", "*", "m*"]
 )
 def test_a_fence_about_a_tool_of_claude_code_or_of_a_server_stands(text: str) -> None:
-    assert as_fence(text, Source("f.json"), Behavior.ASK).text == text
+    assert as_written(text, Source("f.json"), Behavior.ASK).text == text
 
 
 @pytest.mark.parametrize("name", ["plain", "a [b] c", "*", "x?y", "a\\b", "!x", "#x", "(1)", "ä"])
